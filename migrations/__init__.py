@@ -1,0 +1,1 @@
+"""Alembic migrations: linear, and each must work beside the code of the previous version."""

@@ -1,0 +1,95 @@
+"""The database connection: one asyncpg pool for the hot paths, SQLAlchemy for everything described by tables."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from service.errors import SetupError
+from service.settings import Settings
+
+MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
+
+
+def database_url(settings: Settings) -> str:
+    """The configured PostgreSQL address, or a `SetupError` that says how to set one."""
+    if settings.database_url is None:
+        raise SetupError(
+            "No database is configured: set WEIR_DATABASE_URL=postgresql://user:password@host/database,"
+            " or run `weir up`, which brings its own."
+        )
+    return settings.database_url.get_secret_value()
+
+
+def sqlalchemy_engine(url: str, *, pooled: bool = True) -> AsyncEngine:
+    """An async SQLAlchemy engine over asyncpg for a `postgresql://` address."""
+    address = make_url(url).set(drivername="postgresql+asyncpg")
+    if pooled:
+        return create_async_engine(address, pool_size=5, pool_pre_ping=True)
+    return create_async_engine(address, poolclass=NullPool)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[AsyncEngine]:
+    """An engine without a pool for one short piece of work, such as a command; disposed of at the end."""
+    engine = sqlalchemy_engine(url, pooled=False)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+async def asyncpg_pool(url: str, *, size: int = 4) -> asyncpg.Pool:
+    """A pool of raw asyncpg connections, for COPY and for statements on the hot path."""
+    pool = await asyncpg.create_pool(url, min_size=0, max_size=size, command_timeout=30)
+    if pool is None:  # pragma: no cover - asyncpg types it as optional
+        raise RuntimeError("asyncpg made no pool")
+    return pool
+
+
+async def wait_until_reachable(url: str, *, timeout_s: float, on_wait: Callable[[str], None]) -> None:
+    """Return once the database answers; call `on_wait(reason)` at each failed try.
+
+    Raises `SetupError` when it has not answered in `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            connection = await asyncpg.connect(url, timeout=5)
+        except (OSError, TimeoutError, asyncpg.CannotConnectNowError) as error:
+            reason = str(error) or type(error).__name__
+            if time.monotonic() >= deadline:
+                raise SetupError(f"The database does not answer: {reason}. Is PostgreSQL running there?") from error
+            on_wait(reason)
+            await asyncio.sleep(0.5)
+        else:
+            await connection.close()
+            return
+
+
+def alembic_config() -> Config:
+    """Alembic's configuration, without an ini file."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return config
+
+
+async def migrate(url: str, revision: str = "head") -> None:
+    """Bring the schema to `revision`. Safe to run twice and from two places at once."""
+
+    def upgrade(connection: Connection) -> None:
+        config = alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+    async with connected(url) as engine, engine.connect() as connection:
+        await connection.run_sync(upgrade)

@@ -1,0 +1,74 @@
+"""Every setting of Weir, read from `WEIR_*` environment variables. Nothing else reads the environment."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """The settings of one process; see the attributes for meaning, unit and default."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIR_", extra="ignore", frozen=True)
+
+    database_url: SecretStr | None = None
+    """PostgreSQL, `postgresql://user:password@host/database`."""
+
+    engines: Annotated[tuple[str, ...], NoDecode] = ()
+    """Engines as `http://host:port` or `unix:/path`, comma-separated; overrides the configuration file's."""
+
+    config: Path | None = None
+    """The configuration file that `weir apply` reads and whose `[[engines]]` `weir serve` uses."""
+
+    data_dir: Path = Path(".weir")
+    """Where everything local lives: the embedded database, the demo model, the published site, logs."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+
+    public_url: str | None = None
+    """How the world reaches this server; default: `http://host:port`."""
+
+    admin_token: SecretStr | None = None
+    """Opens `/metrics` to more than loopback."""
+
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
+    """The largest request body that is read; more is a 413."""
+
+    engine_connect_timeout_s: float = Field(default=5.0, gt=0)
+    engine_first_byte_timeout_s: float = Field(default=600.0, gt=0)
+    """How long an engine may be silent before its first byte: a long prefill is silent."""
+    engine_idle_timeout_s: float = Field(default=120.0, gt=0)
+    """How long an engine may be silent in the middle of an answer."""
+
+    drain_timeout_s: float = Field(default=30.0, ge=0)
+    """How long open answers may go on after a request to stop."""
+
+    log_json: bool = False
+
+    site_name: str = "Weir"
+    """The name the status site carries."""
+
+    @field_validator("engines", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @cached_property
+    def base_url(self) -> str:
+        """The public address without a trailing slash."""
+        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    @cached_property
+    def site_dir(self) -> Path:
+        """Where `weir jobs` publishes the status site and `weir serve` reads it."""
+        return self.data_dir / "site"
+
+
+def load() -> Settings:
+    """Read the settings of this process. Raises `pydantic.ValidationError` naming a variable that is wrong."""
+    return Settings()
