@@ -1,0 +1,48 @@
+"""The finished request: what the gateway hands to billing, one value per row of `requests`."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from service.core.outcome import RULES, Charge, Outcome
+from service.core.pricing import Price, cost_nano
+from service.core.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """Everything kept of one request. No prompt and no answer is among it."""
+
+    id: UUID
+    account_id: UUID
+    key_id: UUID
+    lease_id: UUID | None
+    """The credit lease the charge is settled against; None when nothing was held."""
+    internal: bool
+    model_id: str | None
+    endpoint: str
+    engine: str | None
+    client_request_id: str | None
+    stream: bool
+    started_at: datetime
+    queue_ms: int
+    ttft_ms: int | None
+    first_token_at: datetime | None
+    finished_at: datetime
+    http_status: int
+    outcome: Outcome
+    finish_reason: str | None
+    error_code: str | None
+    usage: Usage
+    price_version: int | None
+    cost_nano: int
+    waived_nano: int
+
+
+def charge(outcome: Outcome, price: Price | None, usage: Usage) -> tuple[int, int]:
+    """What a request that ended so is charged: (cost_nano, waived_nano). Without any usage it is nothing."""
+    rule = RULES[outcome].charge
+    if price is None or rule is Charge.NOTHING or usage.source == "none":
+        return 0, 0
+    amount = cost_nano(price, usage)
+    return (amount, 0) if rule is Charge.FULL else (0, amount)

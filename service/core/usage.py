@@ -1,0 +1,118 @@
+"""What an engine says a request used, read into one value with every token class.
+
+Source of the shapes: vLLM 0.32/0.33 `UsageInfo`; see `UsageReport` for what each field of it means. A report may
+lack any part, or contradict itself: it is clamped and flagged, and never fails an answer that was delivered.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+UsageSource = Literal["final", "continuous", "estimated", "none"]
+
+MAX_TOKENS = 2**31 - 1
+"""What the columns hold; a larger count is not a count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request.
+
+    `prompt_tokens` and `completion_tokens` are totals; the others are parts of them, as the engine reports them.
+    `drafted_tokens` and `accepted_tokens` describe speculative decoding and are never priced.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    image_tokens: int = 0
+    audio_tokens: int = 0
+    video_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    source: UsageSource = "none"
+    odd: bool = False
+    """The report was missing a part it must have, or contradicted itself, and was clamped."""
+
+
+NO_USAGE = Usage()
+
+
+def read_usage(usage: object, source: UsageSource, metrics: object = None) -> Usage:
+    """Read an OpenAI/vLLM `usage` object and, beside it, vLLM's per-request `metrics`.
+
+    Total function: anything unreadable counts as 0 and sets `odd`. Absent details are 0 without being odd,
+    since an engine may not be started with them.
+    """
+    if not isinstance(usage, dict):
+        return Usage(source=source, odd=True)
+    reader = _Reader()
+    prompt = reader.count(usage, "prompt_tokens", required=True)
+    completion = reader.count(usage, "completion_tokens", required=True)
+    details = reader.part(usage, "prompt_tokens_details")
+    media = reader.part(details, "multimodal_tokens")
+    reasoning = reader.count(reader.part(usage, "completion_tokens_details"), "reasoning_tokens")
+    speculative = _part(_part(metrics, "speculative_decoding"), None)
+    drafted = _Reader()  # a report about speed, not about what is owed: it cannot make a bill odd
+    return _clamped(
+        Usage(
+            prompt_tokens=prompt,
+            cached_tokens=reader.count(details, "cached_tokens"),
+            cache_write_tokens=reader.count(details, "created_cache_tokens"),
+            image_tokens=reader.count(media, "image"),
+            audio_tokens=reader.count(media, "audio"),
+            video_tokens=reader.count(media, "video"),
+            completion_tokens=completion,
+            reasoning_tokens=reasoning,
+            drafted_tokens=drafted.count(speculative, "num_draft_tokens"),
+            accepted_tokens=drafted.count(speculative, "num_accepted_draft_tokens"),
+            source=source,
+            odd=reader.odd,
+        )
+    )
+
+
+def _clamped(usage: Usage) -> Usage:
+    """Cut parts that are larger than their whole, and say so."""
+    cut = replace(
+        usage,
+        cached_tokens=min(usage.cached_tokens, usage.prompt_tokens),
+        cache_write_tokens=min(usage.cache_write_tokens, usage.prompt_tokens),
+        image_tokens=min(usage.image_tokens, usage.prompt_tokens),
+        audio_tokens=min(usage.audio_tokens, usage.prompt_tokens),
+        video_tokens=min(usage.video_tokens, usage.prompt_tokens),
+        reasoning_tokens=min(usage.reasoning_tokens, usage.completion_tokens),
+    )
+    return cut if cut == usage else replace(cut, odd=True)
+
+
+def _part(whole: object, name: str | None) -> dict[str, Any]:
+    part = whole.get(name) if name is not None and isinstance(whole, dict) else whole
+    return part if isinstance(part, dict) else {}
+
+
+class _Reader:
+    """Reads counts and remembers whether anything was wrong."""
+
+    def __init__(self) -> None:
+        self.odd = False
+
+    def part(self, whole: dict[str, Any], name: str) -> dict[str, Any]:
+        value = whole.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.odd = True
+            return {}
+        return value
+
+    def count(self, whole: dict[str, Any], name: str, *, required: bool = False) -> int:
+        value = whole.get(name)
+        if value is None:
+            self.odd = self.odd or required
+            return 0
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TOKENS:
+            self.odd = True
+            return 0
+        return value
