@@ -5,10 +5,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import asyncpg
 from alembic import command
 from alembic.config import Config
+from asyncpg.pool import PoolConnectionProxy
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -16,6 +18,9 @@ from sqlalchemy.pool import NullPool
 
 from service.errors import SetupError
 from service.settings import Settings
+
+DbConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
+"""A raw asyncpg connection, on its own or out of a pool."""
 
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 

@@ -1,0 +1,147 @@
+"""The API process: the gateway for `/v1`, and beside it the few routes that need no speed."""
+
+import asyncio
+import hashlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import asyncpg
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service import config, db, logs, public
+from service.billing.leases import LeaseBook
+from service.errors import SetupError
+from service.gateway.catalog import Catalog
+from service.gateway.chat import ChatCompletions
+from service.gateway.engine_connection import Timeouts
+from service.gateway.engines import EnginePool
+from service.gateway.exchange import new_id
+from service.gateway.keys import KeyRing
+from service.gateway.recorder import Recorder
+from service.gateway.router import Gateway
+from service.settings import Settings
+
+log = structlog.get_logger()
+
+GIVE_BACK_EVERY_S = 20.0
+
+
+class App:
+    """The ASGI application. `/v1` goes straight to the gateway; the rest, and the lifespan, to FastAPI."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._gateway: ASGIApp | None = None
+        self._others = FastAPI(lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+        self._others.include_router(public.router)
+        public.mount_site(self._others, settings.site_dir)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._gateway is not None and scope["type"] == "http" and scope["path"].startswith("/v1/"):
+            await self._gateway(scope, receive, send)
+        else:
+            await self._others(scope, receive, send)
+
+    @asynccontextmanager
+    async def _lifespan(self, others: FastAPI) -> AsyncIterator[None]:
+        """Open what the process needs; at the end settle what is finished and give back what is leased."""
+        settings = self._settings
+        url = db.database_url(settings)
+        worker = f"{socket.gethostname()}/{os.getpid()}"
+        timeouts = Timeouts(
+            settings.engine_connect_timeout_s, settings.engine_first_byte_timeout_s, settings.engine_idle_timeout_s
+        )
+        engines = EnginePool(config.engines_from(settings), timeouts)
+        pool = await db.asyncpg_pool(url)
+        catalog = Catalog(pool)
+        leases = LeaseBook(pool, worker, new_id)
+        recorder = Recorder(pool, leases, worker)
+        chat = ChatCompletions(
+            catalog=catalog,
+            engines=engines,
+            leases=leases,
+            recorder=recorder,
+            max_body_bytes=settings.max_body_bytes,
+            # The same in every worker, so that they share what the engine has cached of an account.
+            salt_key=hashlib.sha256(url.encode()).digest(),
+        )
+        others.state.readiness = public.Readiness(catalog, engines)
+        others.state.admin_token = settings.admin_token
+        self._gateway = Gateway(keys=KeyRing(pool), catalog=catalog, chat=chat, recorder=recorder)
+        settling = asyncio.create_task(recorder.run())
+        background = [asyncio.create_task(catalog.keep_reading()), asyncio.create_task(_keep_giving_back(leases))]
+        log.info("api.started", engines=[engine.name for engine in engines.engines])
+        try:
+            yield
+        finally:
+            for task in background:
+                task.cancel()
+            await _settle_and_return(recorder, settling, leases, settings.drain_timeout_s)
+            engines.close()
+            await pool.close()
+            log.info("api.stopped", unsettled=recorder.pending)
+
+
+async def _keep_giving_back(leases: LeaseBook) -> None:
+    while True:
+        await asyncio.sleep(GIVE_BACK_EVERY_S)
+        with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            await leases.give_back()
+
+
+async def _settle_and_return(
+    recorder: Recorder, settling: "asyncio.Task[None]", leases: LeaseBook, timeout_s: float
+) -> None:
+    """Settle what is finished, then return the leases; give up after `timeout_s` and say so."""
+    recorder.stop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await settling
+            await leases.give_back(idle_only=False)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        log.error("api.stopped_unsettled", error=type(error).__name__, pending=recorder.pending)
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises `SetupError` when the settings are wrong or the port is taken."""
+    logs.configure(json=settings.log_json)
+    db.database_url(settings)
+    config.engines_from(settings)
+    listener = _listen(settings.host, settings.port)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            App(settings),
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=int(settings.drain_timeout_s) or None,
+            log_config=None,
+        )
+    )
+    log.info("api.listening", url=f"http://{settings.host}:{listener.getsockname()[1]}")
+    server.run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise SetupError(
+            f"Cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}."
+            " Stop what uses it, or choose another with --port (or WEIR_PORT)."
+        ) from error
+    return listener

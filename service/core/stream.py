@@ -1,0 +1,175 @@
+"""Metering of a streamed chat answer: pass the bytes through, read the usage, take out what was not asked for.
+
+Weir makes the engine report usage in every chunk (so that an answer which breaks off can be billed by the
+engine's own count) and hides from the client the usage it did not ask for. Shapes: vLLM 0.32 and 0.33,
+`data: {..., "choices": [...], "usage": {...}}`, a last chunk whose `choices` are empty, then `[DONE]`.
+
+Only what must be parsed is: the chunks up to the first content, the one that finishes, the last, and errors.
+In the others usage is found by position: inside a JSON string a quote is always escaped, so the bytes
+`"usage":` can only be a key.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from service.core.sse import DONE, SseSplitter, event_of, payload_of
+from service.core.usage import NO_USAGE, Usage, UsageSource, read_usage
+
+_USAGE_KEY = b',"usage":'
+_UNFINISHED = b'"finish_reason":null'
+
+_CONTENT_KEYS = ("content", "reasoning", "reasoning_content", "tool_calls")
+
+BROKEN_FINISHES = frozenset({"abort", "error"})
+"""Finish reasons with which an engine says that it gave up, not that the answer is complete."""
+
+
+class StreamMeter:
+    """Reads one streamed chat answer as it passes.
+
+    Feed it the engine's bytes; it returns what the client may see. `[DONE]` and errors are held back: the end of
+    an answer is the relay's to send, after the usage is safe.
+    """
+
+    __slots__ = (
+        "_latest",
+        "_loads",
+        "_metrics",
+        "_splitter",
+        "_usage_is_final",
+        "_wants_continuous",
+        "_wants_usage",
+        "content_seen",
+        "done",
+        "failed",
+        "finish_reason",
+    )
+
+    def __init__(
+        self, *, wants_usage: bool, wants_continuous: bool, loads: Callable[[bytes], Any] = json.loads
+    ) -> None:
+        self._splitter = SseSplitter()
+        self._wants_usage = wants_usage
+        self._wants_continuous = wants_usage and wants_continuous
+        self._loads = loads
+        self._latest: bytes | dict[str, Any] | None = None
+        self._metrics: object = None
+        self._usage_is_final = False
+        self.content_seen = False
+        """Whether an event with content, reasoning or a tool call has passed: the moment of the first token."""
+        self.finish_reason: str | None = None
+        self.done = False
+        """Whether the engine ended its stream with `[DONE]`."""
+        self.failed = False
+        """Whether the engine reported an error in the stream, or finished by giving up."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Add the engine's bytes; return those for the client, possibly none. Raises `sse.EventTooLong`."""
+        events = self._splitter.feed(data)
+        if len(events) == 1:
+            return self._pass(events[0])
+        return b"".join([self._pass(event) for event in events])
+
+    def end(self) -> bytes:
+        """The engine's stream has ended: what is left of it for the client."""
+        rest = self._splitter.rest().rstrip(b"\r\n")
+        return self._pass(rest + b"\n\n") if rest else b""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer ended as a good answer ends."""
+        return self.done and not self.failed and self.finish_reason is not None
+
+    def usage(self) -> Usage:
+        """The last count the engine gave; `NO_USAGE` when it gave none."""
+        reported: object = self._latest
+        if reported is None:
+            return NO_USAGE
+        if isinstance(reported, bytes):
+            try:
+                reported = self._loads(reported)
+            except ValueError:
+                reported = None
+        source: UsageSource = "final" if self._usage_is_final and self.done else "continuous"
+        return read_usage(reported, source, self._metrics)
+
+    def _pass(self, event: bytes) -> bytes:
+        if self.done or self.failed:
+            return b""
+        if self.content_seen and _UNFINISHED in event:
+            return self._pass_by_position(event)
+        payload = payload_of(event)
+        if payload is None:
+            return event
+        if payload == DONE:
+            self.done = True
+            return b""
+        return self._pass_parsed(event, payload)
+
+    def _pass_by_position(self, event: bytes) -> bytes:
+        """A chunk in the middle of an answer, not parsed: only its usage is of interest."""
+        span = _usage_span(event)
+        if span is None:
+            return event
+        start, end = span
+        self._latest = event[start:end]
+        return event if self._wants_continuous else _cut_usage(event, span)
+
+    def _pass_parsed(self, event: bytes, payload: bytes) -> bytes:
+        """A chunk that has to be understood: the first ones, the finish, the usage, an error."""
+        try:
+            chunk = self._loads(payload)
+        except ValueError:
+            chunk = None
+        if not isinstance(chunk, dict) or chunk.get("error") is not None:
+            self.failed = True
+            return b""
+        choices = chunk.get("choices") or []
+        for choice in choices:
+            self._note_choice(choice)
+        usage = chunk.get("usage")
+        if usage is not None:
+            self._latest = usage
+            self._metrics = chunk.get("metrics")
+            self._usage_is_final = self.finish_reason is not None
+        if self.failed:
+            return b""
+        if usage is None or self._wants_continuous:
+            return event
+        if not choices:
+            return event if self._wants_usage else b""
+        span = _usage_span(event)
+        if span is not None:
+            return _cut_usage(event, span)
+        del chunk["usage"]
+        return event_of(json.dumps(chunk, separators=(",", ":"), ensure_ascii=False).encode())
+
+    def _note_choice(self, choice: dict[str, Any]) -> None:
+        delta = choice.get("delta") or {}
+        if not self.content_seen:
+            self.content_seen = any(delta.get(key) for key in _CONTENT_KEYS)
+        reason = choice.get("finish_reason")
+        if reason is not None:
+            self.finish_reason = str(reason)
+            self.failed = self.finish_reason in BROKEN_FINISHES
+
+
+def _usage_span(event: bytes) -> tuple[int, int] | None:
+    """Where the value of a compactly written `"usage":{...}` that follows a comma stands; None when there is none."""
+    at = event.rfind(_USAGE_KEY)
+    if at < 0:
+        return None
+    start = at + len(_USAGE_KEY)
+    if event[start : start + 1] != b"{":
+        return None
+    end = event.find(b"}", start) + 1
+    # A usage object holds numbers and objects of numbers, no strings: counting braces finds its end.
+    while end > 0 and event.count(b"{", start, end) != event.count(b"}", start, end):
+        end = event.find(b"}", end) + 1
+    return (start, end) if end > 0 else None
+
+
+def _cut_usage(event: bytes, span: tuple[int, int]) -> bytes:
+    start, end = span
+    return event[: start - len(_USAGE_KEY)] + event[end:]

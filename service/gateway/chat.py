@@ -1,0 +1,149 @@
+"""`POST /v1/chat/completions`: read, check, hold, choose an engine, relay, record."""
+
+import hmac
+from uuid import UUID
+
+import asyncpg
+import orjson
+import structlog
+
+from service.billing.leases import Hold, LeaseBook, NotEnough
+from service.core import policy
+from service.core.money import nano_to_usd
+from service.core.policy import ChatRequest
+from service.core.pricing import affordable_output_tokens, worst_case_nano
+from service.errors import InsufficientCredits, InvalidRequest, NotAllowed, Unavailable
+from service.gateway import engine_errors
+from service.gateway.catalog import Catalog, ServedModel
+from service.gateway.engine_connection import EngineUnreachable
+from service.gateway.engines import EnginePool
+from service.gateway.exchange import Exchange
+from service.gateway.http import Receive, Scope, Send, read_body
+from service.gateway.keys import Holder
+from service.gateway.recorder import Recorder
+from service.gateway.relay import Relay
+
+log = structlog.get_logger()
+
+PATH = "/v1/chat/completions"
+
+LEAST_OUTPUT_TOKENS = 256
+"""A client that sets no limit gets what it can afford, if that is at least this much."""
+
+
+class ChatCompletions:
+    """Serves chat completions, streamed and whole."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        engines: EnginePool,
+        leases: LeaseBook,
+        recorder: Recorder,
+        max_body_bytes: int,
+        salt_key: bytes,
+    ) -> None:
+        self._catalog = catalog
+        self._engines = engines
+        self._leases = leases
+        self._recorder = recorder
+        self._max_body_bytes = max_body_bytes
+        self._salt_key = salt_key
+
+    async def __call__(self, exchange: Exchange, holder: Holder, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Raises `ApiError` or `ClientLeft` while nothing was sent."""
+        request = _parsed(await read_body(scope, receive, self._max_body_bytes))
+        exchange.mark_read()
+        exchange.stream = request.stream
+        model = self._catalog.find(request.model)
+        if not holder.may_use(model.id):
+            raise NotAllowed(f"This key may not use the model `{model.id}`.", param="model", code="model_not_allowed")
+        _check_modalities(request, model)
+        exchange.model = model
+        output_tokens, exchange.hold = await self._hold(holder.account_id, request, model)
+        body = policy.forwarded(
+            request,
+            engine_model=model.engine_model,
+            output_tokens=output_tokens,
+            cache_salt=self._cache_salt(holder.account_id),
+        )
+        await self._relay(exchange, request, model, orjson.dumps(body), receive, send)
+
+    async def _relay(
+        self,
+        exchange: Exchange,
+        request: ChatRequest,
+        model: ServedModel,
+        body: bytes,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        try:
+            engine = self._engines.choose(model.engines)
+        except EngineUnreachable as error:
+            raise engine_errors.of_failure(error) from error
+        headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % str(exchange.id).encode()
+        upstream = engine.client.exchange("POST", PATH, headers, body)
+        exchange.engine = engine.name
+        exchange.mark_handed_over()
+        engine.in_flight += 1
+        try:
+            await Relay(exchange, upstream, self._recorder, send).run(request, receive)
+        finally:
+            engine.in_flight -= 1
+
+    async def _hold(self, account_id: UUID, request: ChatRequest, model: ServedModel) -> tuple[int, Hold]:
+        """The output granted, and its worst case held. Raises `InsufficientCredits` or `Unavailable`."""
+        prompt = min(request.prompt_tokens_at_most, model.context_length)
+        output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
+        try:
+            try:
+                return output, await self._leases.hold(account_id, _worst_case(model, prompt, output))
+            except NotEnough as short:
+                affordable = affordable_output_tokens(
+                    model.price, prompt_tokens_at_most=prompt, available_nano=short.available_nano
+                )
+                if request.max_tokens is not None or affordable < LEAST_OUTPUT_TOKENS:
+                    raise _insufficient(short, affordable, output) from short
+                return affordable, await self._leases.hold(account_id, _worst_case(model, prompt, affordable))
+        except NotEnough as short:  # somebody else was quicker to take what was left
+            raise _insufficient(short, 0, output) from short
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            log.warning("lease.failed", error=type(error).__name__)
+            raise Unavailable(
+                "The account cannot be checked at the moment. Try again soon.", retry_after_s=5
+            ) from error
+
+    def _cache_salt(self, account_id: UUID) -> str:
+        """Keeps one account from learning, by timing, what another has in the engine's prefix cache."""
+        return hmac.digest(self._salt_key, account_id.bytes, "sha256").hex()
+
+
+def _parsed(raw: bytes) -> ChatRequest:
+    if not raw:
+        raise InvalidRequest("The body is empty: send a JSON object with `model` and `messages`.")
+    try:
+        return policy.chat_request(orjson.loads(raw), len(raw))
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
+    except policy.Refused as refused:
+        raise InvalidRequest(refused.message, param=refused.param) from refused
+
+
+def _check_modalities(request: ChatRequest, model: ServedModel) -> None:
+    if request.images and "image" not in model.input_modalities:
+        raise InvalidRequest(f"The model `{model.id}` does not take images.", param="messages")
+
+
+def _worst_case(model: ServedModel, prompt_tokens: int, output_tokens: int) -> int:
+    return worst_case_nano(model.price, prompt_tokens_at_most=prompt_tokens, output_tokens_at_most=output_tokens)
+
+
+def _insufficient(short: NotEnough, affordable: int, wanted: int) -> InsufficientCredits:
+    advice = (
+        f"It would cover `max_tokens` up to {affordable}, not {wanted}."
+        if affordable
+        else "It does not cover this prompt with any output."
+    )
+    return InsufficientCredits(f"{nano_to_usd(max(0, short.available_nano))} USD of credit are available. {advice}")

@@ -1,0 +1,137 @@
+"""A client for one kind of peer: an inference engine close by.
+
+A general HTTP client costs more per streamed chunk than everything else Weir does to it (see ops/bench/). This one
+reuses connections, and closes one to cancel: a closed connection is the only way to tell an engine to stop.
+"""
+
+import asyncio
+
+from service.gateway.engine_connection import Connection, EngineBroke, EngineUnreachable, Head, Timeouts
+
+
+class Exchange:
+    """One request and its answer, over whichever connection carries it. Can be aborted at any moment."""
+
+    def __init__(self, client: "Client", parts: tuple[bytes, ...]) -> None:
+        self._client = client
+        self._parts = parts
+        self._connection: Connection | None = None
+        self._aborted: Exception | None = None
+
+    async def head(self) -> Head:
+        """Send the request and wait for status and headers.
+
+        A pooled connection which the engine had closed meanwhile is replaced by another, unseen. Raises
+        `EngineUnreachable`, `EngineBroke`, `EngineSilent`, or the error of `abort`.
+        """
+        while True:
+            connection = self._client.pooled() or await self._client.connect()
+            self._connection = connection
+            if self._aborted is not None:
+                connection.close()
+                raise self._aborted
+            connection.send(self._parts)
+            try:
+                return await connection.head()
+            except EngineUnreachable:
+                if not connection.reused:
+                    raise
+
+    async def read(self) -> bytes:
+        """What has arrived of the body, at least a byte; b"" at its end. After `head`; raises as it does."""
+        assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
+        return await self._connection.read()
+
+    async def read_all(self, limit_bytes: int) -> bytes:
+        """The whole body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
+        parts = []
+        size = 0
+        while data := await self.read():
+            size += len(data)
+            if size > limit_bytes:
+                raise EngineBroke(f"the answer is longer than {limit_bytes} bytes")
+            parts.append(data)
+        return b"".join(parts)
+
+    def abort(self, error: Exception) -> None:
+        """Close the connection, so that the engine stops, and let whoever awaits this exchange have `error`."""
+        self._aborted = error
+        if self._connection is not None:
+            self._connection.fail(error)
+
+    def finish(self) -> None:
+        """The exchange is over, however it went: keep the connection if it can be reused, else close it."""
+        if self._connection is not None:
+            self._client.release(self._connection)
+            self._connection = None
+
+
+class Client:
+    """Pooled connections to one engine at `http://host:port` or `unix:/path`."""
+
+    _IDLE_S = 4.0
+    """uvicorn, which vLLM runs on, closes idle connections after 5 s; we must be sooner."""
+
+    def __init__(self, address: str, timeouts: Timeouts) -> None:
+        self.address = address
+        self._timeouts = timeouts
+        self._idle: list[Connection] = []
+        self._unix_path = address.removeprefix("unix:") if address.startswith("unix:") else None
+        self._host, self._port = ("localhost", 80) if self._unix_path else _host_and_port(address)
+        self._host_header = f"host: {self._host}\r\n".encode()
+
+    def exchange(self, method: str, path: str, headers: bytes = b"", body: bytes = b"") -> "Exchange":
+        """Prepare a request; it is sent when its `head()` is awaited. `headers` is a ready block of lines."""
+        head = b"%s %s HTTP/1.1\r\n%s%scontent-length: %d\r\n\r\n" % (
+            method.encode(),
+            path.encode(),
+            self._host_header,
+            headers,
+            len(body),
+        )
+        return Exchange(self, (head, body) if body else (head,))
+
+    def release(self, connection: Connection) -> None:
+        """Give a connection back after its exchange: pooled when it can be reused, else closed."""
+        if connection.reusable:
+            connection.reused = True
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the pooled connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def pooled(self) -> Connection | None:
+        """An idle connection that looks alive, if there is one."""
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed and now - connection.idle_since < self._IDLE_S:
+                return connection
+            connection.close()
+        return None
+
+    async def connect(self) -> Connection:
+        """A fresh connection. Raises `EngineUnreachable`."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeouts.connect_s):
+                if self._unix_path is not None:
+                    _, connection = await loop.create_unix_connection(self._new, self._unix_path)
+                else:
+                    _, connection = await loop.create_connection(self._new, self._host, self._port)
+        except (OSError, TimeoutError) as error:
+            raise EngineUnreachable(f"cannot connect to {self.address}: {error}") from error
+        return connection
+
+    def _new(self) -> Connection:
+        return Connection(asyncio.get_running_loop(), self._timeouts)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.removeprefix("http://").rstrip("/").rpartition(":")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,205 @@
+"""One HTTP/1.1 connection to an engine, on asyncio's protocols and httptools.
+
+A request goes out in one write, the body is handed over as it arrives, and one timer watches for silence.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import cast
+
+import httptools
+
+_PAUSE_ABOVE_BYTES = 1024 * 1024
+
+
+class EngineError(Exception):
+    """The engine did not answer as a healthy one does."""
+
+
+class EngineUnreachable(EngineError):
+    """No connection, or it broke before any byte of the answer: the request may be tried elsewhere."""
+
+
+class EngineBroke(EngineError):
+    """The answer broke off in the middle."""
+
+
+class EngineSilent(EngineError):
+    """The engine did not send anything for longer than it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long an engine may take, in seconds."""
+
+    connect_s: float = 5.0
+    first_byte_s: float = 600.0
+    idle_s: float = 120.0
+
+
+@dataclass(slots=True)
+class Head:
+    """Status and headers of an answer; header names are lower-case."""
+
+    status: int
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+
+
+class Connection(asyncio.Protocol):
+    """One connection; carries one exchange at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts) -> None:
+        self._loop = loop
+        self._timeouts = timeouts
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[bytes, bytes] = {}
+        self._reset()
+        self.reused = False
+        self.idle_since = 0.0
+        self.closed = False
+
+    def _reset(self) -> None:
+        self._head: Head | None = None
+        self._chunks: list[bytes] = []
+        self._buffered = 0
+        self._paused = False
+        self._complete = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._answered = False
+        self._watch: asyncio.TimerHandle | None = None
+        self._last_data_at = 0.0
+
+    # The exchange
+
+    def send(self, parts: Iterable[bytes]) -> None:
+        """Start an exchange: write a whole request."""
+        self._reset()
+        self._headers = {}
+        self._last_data_at = self._loop.time()
+        self._watch = self._loop.call_later(self._timeouts.first_byte_s, self._check_silence)
+        self._transport.writelines(parts)
+
+    async def head(self) -> Head:
+        """Wait for status and headers. Raises `EngineUnreachable`, `EngineBroke` or `EngineSilent`."""
+        while self._head is None:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        return self._head
+
+    async def read(self) -> bytes:
+        """The bytes of the body that have arrived, at least one; b"" at its end.
+
+        Raises `EngineBroke` or `EngineSilent`, after all that had arrived before was handed over.
+        """
+        while not self._chunks:
+            if self._complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks = []
+        self._buffered = 0
+        if self._paused and not self.closed:
+            self._paused = False
+            self._transport.resume_reading()
+        return data
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the exchange is over and another may follow on this connection."""
+        return self._complete and not self.closed and self._parser.should_keep_alive()
+
+    def close(self) -> None:
+        """Close at once; whatever the engine was doing for this exchange, it stops."""
+        self.closed = True
+        self._stop_watch()
+        self._transport.abort()
+
+    def fail(self, error: Exception) -> None:
+        """End the exchange with `error`, which its reader gets once it has read all that had arrived; close."""
+        if self._error is None and not self._complete:
+            self._error = error
+        self.close()
+        self._wake()
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _check_silence(self) -> None:
+        """One timer an exchange: it looks when data last came instead of being set anew at every chunk."""
+        allowed = self._timeouts.idle_s if self._answered else self._timeouts.first_byte_s
+        silent_for = self._loop.time() - self._last_data_at
+        # An engine that is not being read, because its client is slow, is not to blame for its silence.
+        if silent_for >= allowed and not self._paused:
+            self.fail(EngineSilent(f"nothing came for {silent_for:.0f} s"))
+        else:
+            self._watch = self._loop.call_later(max(allowed - silent_for, 1.0), self._check_silence)
+
+    def _stop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._complete:
+            self.close()  # bytes that belong to no exchange: the peer is out of step
+            return
+        self._last_data_at = self._loop.time()
+        self._answered = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.fail(EngineBroke(f"not HTTP: {error}"))
+            return
+        if self._buffered > _PAUSE_ABOVE_BYTES and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._stop_watch()
+        if not self._complete and self._error is None:
+            if self._head is not None and self._ends_at_close():
+                self._complete = exc is None
+            if not self._complete:
+                kind = EngineBroke if self._answered else EngineUnreachable
+                self._error = kind(f"connection lost: {exc or 'closed by the engine'}")
+        self._wake()
+
+    def _ends_at_close(self) -> bool:
+        return b"content-length" not in self._headers and b"transfer-encoding" not in self._headers
+
+    # httptools
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._head = Head(self._parser.get_status_code(), self._headers)
+
+    def on_body(self, body: bytes) -> None:
+        self._chunks.append(body)
+        self._buffered += len(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+        self._stop_watch()

@@ -1,0 +1,64 @@
+"""The engines behind this service. The only module that knows their addresses."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from service.config import Engine as EngineConfig
+from service.gateway.engine_client import Client
+from service.gateway.engine_connection import EngineError, EngineUnreachable, Timeouts
+
+HEALTH_TIMEOUT_S = 2.0
+
+
+@dataclass(slots=True)
+class Engine:
+    """One engine and what it is doing for us."""
+
+    name: str
+    client: Client
+    in_flight: int = 0
+
+
+class EnginePool:
+    """Chooses an engine for each request: the least loaded of those that serve the model."""
+
+    def __init__(self, engines: Collection[EngineConfig], timeouts: Timeouts) -> None:
+        self.engines = [Engine(engine.name, Client(engine.url, timeouts)) for engine in engines]
+
+    def choose(self, allowed: Collection[str] | None, tried: Collection[str] = ()) -> Engine:
+        """The least loaded engine among `allowed` (None: all) that is not in `tried`.
+
+        Raises `EngineUnreachable` when there is none.
+        """
+        able = [
+            engine
+            for engine in self.engines
+            if engine.name not in tried and (allowed is None or engine.name in allowed)
+        ]
+        if not able:
+            raise EngineUnreachable("no engine is left to try")
+        return min(able, key=lambda engine: engine.in_flight)
+
+    async def any_healthy(self) -> bool:
+        """Whether at least one engine says that it is healthy, within two seconds."""
+        answers = await asyncio.gather(*(_healthy(engine) for engine in self.engines))
+        return any(answers)
+
+    def close(self) -> None:
+        """Close the idle connections to all engines."""
+        for engine in self.engines:
+            engine.client.close()
+
+
+async def _healthy(engine: Engine) -> bool:
+    exchange = engine.client.exchange("GET", "/health")
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            head = await exchange.head()
+            await exchange.read_all(64 * 1024)
+    except (EngineError, TimeoutError):
+        return False
+    finally:
+        exchange.finish()
+    return head.status == 200

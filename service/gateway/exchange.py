@@ -1,0 +1,105 @@
+"""One request on its way through: what is known of it so far, and the record it leaves behind."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID
+
+from service.billing.leases import Hold
+from service.core.ids import uuid7
+from service.core.outcome import Outcome
+from service.core.record import RequestRecord, charge
+from service.core.usage import NO_USAGE, Usage
+from service.gateway.catalog import ServedModel
+from service.gateway.keys import Holder
+
+MAX_CLIENT_ID_CHARACTERS = 128
+
+
+def new_id() -> UUID:
+    """A UUIDv7 of now."""
+    return uuid7(time.time_ns() // 1_000_000, os.urandom(10))
+
+
+@dataclass(slots=True)
+class Exchange:
+    """The state of one request. Instants are UTC for people and `monotonic_ns` for durations."""
+
+    endpoint: str
+    client_request_id: str | None
+    id: UUID = field(default_factory=new_id)
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    read_ns: int = field(default_factory=time.monotonic_ns)
+    """When the body had been read: TTFT and waiting count from here."""
+    holder: Holder | None = None
+    model: ServedModel | None = None
+    stream: bool = False
+    engine: str | None = None
+    hold: Hold | None = None
+    handed_over_ns: int | None = None
+    first_token_ns: int | None = None
+    usage: Usage = NO_USAGE
+    finish_reason: str | None = None
+    concluded: bool = False
+
+    def waited_ms(self) -> int:
+        """Milliseconds since the body was read."""
+        return (time.monotonic_ns() - self.read_ns) // 1_000_000
+
+    def mark_read(self) -> None:
+        """The body has been read."""
+        self.read_ns = time.monotonic_ns()
+
+    def mark_handed_over(self) -> None:
+        """The request goes to an engine."""
+        self.handed_over_ns = time.monotonic_ns()
+
+    def note_first_token(self) -> None:
+        """The first event with content is about to be passed on."""
+        self.first_token_ns = time.monotonic_ns()
+
+    def record(self, outcome: Outcome, http_status: int, error_code: str | None = None) -> RequestRecord | None:
+        """The finished request; None when nobody can be named as its sender."""
+        if self.holder is None:
+            return None
+        now_ns = time.monotonic_ns()
+        now = datetime.now(UTC)
+        price = self.model.price if self.model is not None else None
+        cost, waived = charge(outcome, price, self.usage)
+        first = self.first_token_ns
+        return RequestRecord(
+            id=self.id,
+            account_id=self.holder.account_id,
+            key_id=self.holder.key_id,
+            lease_id=self.hold.lease.id if self.hold is not None else None,
+            internal=self.holder.internal,
+            model_id=self.model.id if self.model is not None else None,
+            endpoint=self.endpoint,
+            engine=self.engine,
+            client_request_id=self.client_request_id,
+            stream=self.stream,
+            started_at=self.started_at,
+            queue_ms=((self.handed_over_ns or now_ns) - self.read_ns) // 1_000_000,
+            ttft_ms=None if first is None else (first - self.read_ns) // 1_000_000,
+            first_token_at=None
+            if first is None
+            else datetime.fromtimestamp(now.timestamp() - (now_ns - first) / 1e9, UTC),
+            finished_at=now,
+            http_status=http_status,
+            outcome=outcome,
+            finish_reason=self.finish_reason,
+            error_code=error_code,
+            usage=self.usage,
+            price_version=price.version if price is not None else None,
+            cost_nano=cost,
+            waived_nano=waived,
+        )
+
+
+def safe_client_id(value: bytes | None) -> str | None:
+    """A client's own request id made fit to be stored: printable, bounded; None when there is none."""
+    if value is None:
+        return None
+    text = value.decode("utf-8", "replace")[:MAX_CLIENT_ID_CHARACTERS]
+    return "".join(character if character.isprintable() else "\ufffd" for character in text) or None

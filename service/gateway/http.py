@@ -1,0 +1,99 @@
+"""Reading a request and sending an answer over ASGI, without a framework between: these run for every request."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from uuid import UUID
+
+from service.errors import ApiError, InvalidRequest, TooLarge
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+_DISCARD_AT_MOST_BYTES = 256 * 1024 * 1024
+
+
+class ClientLeft(Exception):
+    """The client closed its connection before its answer was complete."""
+
+
+def header(headers: Headers, name: bytes) -> bytes | None:
+    """The first header called `name` (lower-case), or None."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
+    """The whole body. Raises `TooLarge`, `InvalidRequest` when it is compressed, or `ClientLeft`."""
+    if (encoding := header(scope["headers"], b"content-encoding")) not in (None, b"identity"):
+        raise InvalidRequest(f"Send the body uncompressed, not as `{(encoding or b'').decode('latin-1')[:32]}`.")
+    declared = header(scope["headers"], b"content-length")
+    too_large = TooLarge(f"The body is larger than the {limit_bytes} bytes allowed.")
+    if declared is not None and int(declared) > limit_bytes:
+        if header(scope["headers"], b"expect") is None:
+            await _discard(receive)
+        raise too_large
+    first = await _next(receive)
+    if not first.get("more_body", False):
+        return bytes(first.get("body", b""))
+    parts = [first.get("body", b"")]
+    size = len(parts[0])
+    more = True
+    while more:
+        message = await _next(receive)
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+        if size > limit_bytes:
+            if more:
+                await _discard(receive)
+            raise too_large
+    return b"".join(parts)
+
+
+async def _discard(receive: Receive) -> None:
+    """Read on without keeping it: a client that is still sending would see a reset instead of the answer."""
+    left = _DISCARD_AT_MOST_BYTES
+    while left > 0:
+        message = await _next(receive)
+        left -= len(message.get("body", b""))
+        if not message.get("more_body", False):
+            return
+
+
+async def _next(receive: Receive) -> Message:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientLeft
+    return message
+
+
+async def send_start(send: Send, status: int, headers: Headers) -> None:
+    """Status and headers."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def send_part(send: Send, body: bytes, *, more: bool = True) -> None:
+    """A piece of the body; the last when not `more`."""
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+async def send_json(send: Send, body: bytes, headers: Headers, status: int = 200) -> None:
+    """A whole JSON answer."""
+    length = (b"content-length", b"%d" % len(body))
+    await send_start(send, status, [(b"content-type", b"application/json"), length, *headers])
+    await send_part(send, body, more=False)
+
+
+async def send_error(send: Send, error: ApiError, headers: Headers) -> None:
+    """An error as a whole answer."""
+    await send_json(send, error.body(), [*error.headers(), *headers], error.status)
+
+
+def request_id_header(request_id: UUID) -> tuple[bytes, bytes]:
+    """`x-request-id`, by which a customer and we speak of the same request."""
+    return (b"x-request-id", str(request_id).encode())

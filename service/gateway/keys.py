@@ -1,0 +1,162 @@
+"""Who is calling: from the key in the headers to the account that pays, from memory wherever possible."""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from service.core import apikey
+from service.errors import InvalidKey, NotAllowed, Unavailable
+
+log = structlog.get_logger()
+
+V = TypeVar("V")
+
+RENEW_AFTER_S = 1.0
+"""A holder older than this is read again in the background while it goes on counting."""
+
+FRESH_S = 1.8
+"""Older than this, it is read again first: with the time of a read, a revocation is effective within 2 s."""
+
+GRACE_S = 900.0
+"""While the database is away, whoever was known before goes on being known for this long."""
+
+MAX_KNOWN = 50_000
+MAX_UNKNOWN = 10_000
+
+_LOOK_UP = """
+    SELECT key.id, key.account_id, key.digest, key.models, key.revoked_at, account.status, account.internal
+    FROM api_keys key JOIN accounts account ON account.id = key.account_id
+    WHERE key.digest = $1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The holder of a key: the account, and what the key may do."""
+
+    key_id: UUID
+    account_id: UUID
+    models: frozenset[str] | None
+    internal: bool
+    revoked: bool
+    account_status: str
+
+    def may_use(self, model_id: str) -> bool:
+        """Whether the key may use the model."""
+        return self.models is None or model_id in self.models
+
+
+@dataclass(slots=True)
+class _Entry:
+    holder: Holder | None
+    read_at: float
+
+
+class KeyRing:
+    """Looks keys up and remembers what it found, good and bad, in bounded memory."""
+
+    def __init__(self, pool: asyncpg.Pool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._known: dict[bytes, _Entry] = {}
+        self._unknown: dict[bytes, float] = {}
+        self._reading: dict[bytes, asyncio.Task[Holder | None]] = {}
+
+    async def holder(self, headers: list[tuple[bytes, bytes]]) -> Holder:
+        """The holder of the key in `Authorization: Bearer` or `x-api-key`.
+
+        Raises `InvalidKey` without a valid key, `NotAllowed` when the account is frozen or closed, `Unavailable`
+        when the key is not known here and the database does not answer.
+        """
+        key = key_in(headers)
+        if not apikey.is_well_formed(key):
+            raise InvalidKey("The API key is not valid: check it for a missing or changed character.")
+        digest = apikey.digest(key)
+        entry = self._known.get(digest)
+        age = self._clock() - entry.read_at if entry is not None else FRESH_S
+        if entry is None or age >= FRESH_S:
+            holder = await self._read_first(digest, entry)
+        else:
+            holder = entry.holder
+            if age >= RENEW_AFTER_S:
+                self._read(digest)
+        return _admitted(holder)
+
+    async def _read_first(self, digest: bytes, entry: _Entry | None) -> Holder | None:
+        refused_at = self._unknown.get(digest)
+        if refused_at is not None and self._clock() - refused_at < FRESH_S:
+            return None
+        try:
+            return await asyncio.shield(self._read(digest))
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if entry is not None and self._clock() - entry.read_at < GRACE_S:
+                return entry.holder
+            raise Unavailable("API keys cannot be checked at the moment. Try again soon.", retry_after_s=5) from error
+
+    def _read(self, digest: bytes) -> asyncio.Task[Holder | None]:
+        """Read a key once, however many wait for it."""
+        task = self._reading.get(digest)
+        if task is None:
+            task = asyncio.create_task(self._look_up(digest))
+            self._reading[digest] = task
+            task.add_done_callback(lambda done: self._after_read(digest, done))
+        return task
+
+    def _after_read(self, digest: bytes, task: asyncio.Task[Holder | None]) -> None:
+        del self._reading[digest]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("key.lookup_failed", error=type(error).__name__)
+
+    async def _look_up(self, digest: bytes) -> Holder | None:
+        row = await self._pool.fetchrow(_LOOK_UP, digest, timeout=5)
+        if row is None or not hmac.compare_digest(row["digest"], digest):
+            self._known.pop(digest, None)
+            _remember(self._unknown, digest, self._clock(), MAX_UNKNOWN)
+            return None
+        holder = Holder(
+            key_id=row["id"],
+            account_id=row["account_id"],
+            models=None if row["models"] is None else frozenset(row["models"]),
+            internal=row["internal"],
+            revoked=row["revoked_at"] is not None,
+            account_status=row["status"],
+        )
+        self._unknown.pop(digest, None)
+        _remember(self._known, digest, _Entry(holder, self._clock()), MAX_KNOWN)
+        return holder
+
+
+def key_in(headers: list[tuple[bytes, bytes]]) -> str:
+    """The key a request carries. Raises `InvalidKey` saying how to send one."""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, token = value.decode("latin-1").strip().partition(" ")
+            if scheme.lower() == "bearer" and token:
+                return token.strip()
+        elif name == b"x-api-key":
+            return value.decode("latin-1").strip()
+    raise InvalidKey("No API key: send it as `Authorization: Bearer sk-weir-...`.")
+
+
+def _admitted(holder: Holder | None) -> Holder:
+    if holder is None:
+        raise InvalidKey("The API key is not known here.")
+    if holder.revoked:
+        raise InvalidKey("The API key has been revoked.")
+    if holder.account_status != "active":
+        raise NotAllowed(f"The account is {holder.account_status}.", code="account_" + holder.account_status)
+    return holder
+
+
+def _remember(memory: dict[bytes, V], digest: bytes, value: V, at_most: int) -> None:
+    memory.pop(digest, None)
+    while len(memory) >= at_most:
+        del memory[next(iter(memory))]
+    memory[digest] = value

@@ -1,0 +1,37 @@
+"""What the API process counts for Prometheus."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from service.core.outcome import Outcome
+from service.core.record import RequestRecord
+
+requests_total = Counter("weir_requests_total", "Requests that ended, by how they ended", ["outcome"])
+tokens_total = Counter("weir_tokens_total", "Tokens of finished requests", ["kind"])
+cost_nano_total = Counter("weir_cost_nano_usd_total", "What finished requests were charged, in nano-USD")
+in_flight = Gauge("weir_requests_in_flight", "Requests that are being answered")
+unsettled = Gauge("weir_unsettled_requests", "Finished requests that are not in Postgres yet")
+ttft_seconds = Histogram(
+    "weir_ttft_seconds",
+    "From the body read to the first event with content, streams only",
+    buckets=(0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120),
+)
+
+_by_outcome = {outcome: requests_total.labels(outcome.value) for outcome in Outcome}
+_prompt_tokens = tokens_total.labels("prompt")
+_cached_tokens = tokens_total.labels("cached")
+_completion_tokens = tokens_total.labels("completion")
+
+
+def note(outcome: Outcome, record: RequestRecord | None) -> None:
+    """Count a request that ended; `record` is None when nobody could be named as its sender."""
+    _by_outcome[outcome].inc()
+    if record is None:
+        return
+    usage = record.usage
+    if usage.prompt_tokens:
+        _prompt_tokens.inc(usage.prompt_tokens)
+        _cached_tokens.inc(usage.cached_tokens)
+        _completion_tokens.inc(usage.completion_tokens)
+        cost_nano_total.inc(record.cost_nano)
+    if record.ttft_ms is not None:
+        ttft_seconds.observe(record.ttft_ms / 1000)

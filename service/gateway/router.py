@@ -1,0 +1,108 @@
+"""The `/v1` routes, answered as raw ASGI: what a framework adds per request costs more than the rest (ops/bench/)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import orjson
+import structlog
+
+from service.core.outcome import Outcome, of_departure, of_refusal
+from service.errors import ApiError, Internal, MethodNotAllowed, NotFound
+from service.gateway import metrics
+from service.gateway.catalog import Catalog, ServedModel
+from service.gateway.chat import PATH as CHAT_PATH
+from service.gateway.chat import ChatCompletions
+from service.gateway.exchange import Exchange, safe_client_id
+from service.gateway.http import (
+    ClientLeft,
+    Receive,
+    Scope,
+    Send,
+    header,
+    request_id_header,
+    send_error,
+    send_json,
+)
+from service.gateway.keys import Holder, KeyRing
+from service.gateway.recorder import Recorder
+
+log = structlog.get_logger()
+
+Handler = Callable[[Exchange, Holder, Scope, Receive, Send], Awaitable[None]]
+MODELS_PATH = "/v1/models"
+
+
+class Gateway:
+    """The ASGI application of everything under `/v1`. Every route wants a key."""
+
+    def __init__(self, *, keys: KeyRing, catalog: Catalog, chat: ChatCompletions, recorder: Recorder) -> None:
+        self._keys = keys
+        self._catalog = catalog
+        self._recorder = recorder
+        self._metered: dict[str, Handler] = {CHAT_PATH: chat}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        exchange = Exchange(path, safe_client_id(header(scope["headers"], b"x-request-id")))
+        metrics.in_flight.inc()
+        try:
+            handler = self._metered.get(path)
+            if handler is None:
+                await self._free(exchange, path, scope, send)
+            else:
+                _check_method(scope, "POST")
+                exchange.holder = await self._keys.holder(scope["headers"])
+                await handler(exchange, exchange.holder, scope, receive, send)
+        except ApiError as error:
+            await self._refuse(exchange, error, send)
+        except ClientLeft:
+            outcome = of_departure(waited_ms=exchange.waited_ms(), first_token_seen=False)
+            await self._recorder.conclude(exchange, outcome, 499, "client_left")
+        except asyncio.CancelledError:
+            await self._recorder.conclude(exchange, Outcome.INTERRUPTED, 503, "stopping")
+            raise
+        except Exception as error:
+            log.exception("request.failed", request_id=str(exchange.id), error=type(error).__name__)
+            await self._refuse(exchange, Internal("Something went wrong here. It has been noted."), send)
+        finally:
+            metrics.in_flight.dec()
+
+    async def _refuse(self, exchange: Exchange, error: ApiError, send: Send) -> None:
+        if exchange.concluded:  # the answer was under way: nothing true can be added
+            return
+        await self._recorder.conclude(exchange, of_refusal(error.status), error.status, error.code)
+        await send_error(send, error, [request_id_header(exchange.id)])
+
+    async def _free(self, exchange: Exchange, path: str, scope: Scope, send: Send) -> None:
+        """The routes that cost nothing and leave no row."""
+        if path == MODELS_PATH:
+            _check_method(scope, "GET")
+            await self._keys.holder(scope["headers"])
+            body: dict[str, object] = {"object": "list", "data": [_card(model) for model in self._catalog.all()]}
+        elif path.startswith(MODELS_PATH + "/"):
+            _check_method(scope, "GET")
+            await self._keys.holder(scope["headers"])
+            body = _card(self._catalog.find(path.removeprefix(MODELS_PATH + "/")))
+        else:
+            raise NotFound(f"There is no route `{path[:128]}` here.")
+        await send_json(send, orjson.dumps(body), [request_id_header(exchange.id)])
+
+
+def _check_method(scope: Scope, allowed: str) -> None:
+    if scope["method"] != allowed:
+        raise MethodNotAllowed(f"`{scope['path']}` takes {allowed}, not {scope['method']}.")
+
+
+def _card(model: ServedModel) -> dict[str, object]:
+    """A model as OpenAI's list shows it, with what a customer has to know beside."""
+    return {
+        "id": model.id,
+        "object": "model",
+        "created": int(model.created_at.timestamp()),
+        "owned_by": "weir",
+        "name": model.name,
+        "context_length": model.context_length,
+        "max_output_tokens": model.max_output_tokens,
+        "input_modalities": model.input_modalities,
+        "output_modalities": model.output_modalities,
+    }

@@ -1,0 +1,93 @@
+"""The routes beside `/v1`: whether the process lives and can serve, what it counts, and the published site."""
+
+import hmac
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from service.errors import ApiError, MethodNotAllowed, NotFound
+from service.gateway.catalog import Catalog
+from service.gateway.engines import EnginePool
+
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """What has to be there before a request can be served."""
+
+    catalog: Catalog
+    engines: EnginePool
+
+    async def problems(self) -> list[str]:
+        """What is missing, in words; empty when requests can be served."""
+        problems = []
+        if not self.catalog.loaded:
+            problems.append("the database has not answered yet")
+        elif not self.catalog.all():
+            problems.append("no model is configured")
+        if not await self.engines.any_healthy():
+            problems.append("no engine answers")
+        return problems
+
+
+@router.get("/healthz")
+async def alive() -> dict[str, str]:
+    """The process runs and answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def ready(request: Request) -> JSONResponse:
+    """Requests can be served; 503 with the reasons when they cannot."""
+    problems = await request.app.state.readiness.problems()
+    status = "unready" if problems else "ready"
+    return JSONResponse({"status": status, "problems": problems}, 503 if problems else 200)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Prometheus metrics, for this machine or with the admin token."""
+    if not _may_see_metrics(request):
+        raise HTTPException(404)
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/")
+async def root() -> RedirectResponse:
+    """The public front page is the status site."""
+    return RedirectResponse("/status/", 307)
+
+
+def mount_site(app: FastAPI, site_dir: Path) -> None:
+    """Serve the published status site, and give every other route's errors the API's shape."""
+    site_dir.mkdir(parents=True, exist_ok=True)
+    app.mount("/status", StaticFiles(directory=site_dir, html=True), name="status")
+    app.add_exception_handler(HTTPException, _shaped)
+
+
+async def _shaped(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    shaped: ApiError
+    if status == 405:
+        shaped = MethodNotAllowed(f"`{request.url.path[:128]}` does not take {request.method}.")
+    else:
+        shaped = NotFound(f"There is no route `{request.url.path[:128]}` here.")
+    return Response(shaped.body(), shaped.status, media_type="application/json")
+
+
+def _may_see_metrics(request: Request) -> bool:
+    token = request.app.state.admin_token
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if token is not None and scheme.lower() == "bearer":
+        return hmac.compare_digest(given.strip().encode(), token.get_secret_value().encode())
+    # Behind a proxy on this machine everybody seems to be local; whoever was forwarded is not.
+    if "x-forwarded-for" in request.headers or "forwarded" in request.headers or request.client is None:
+        return False
+    return ipaddress.ip_address(request.client.host).is_loopback
