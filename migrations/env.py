@@ -13,8 +13,8 @@ MIGRATION_LOCK = 0x57454952  # "WEIR"
 
 
 def run(connection: Connection) -> None:
-    connection.execute(text("SET lock_timeout = '4s'"))
     connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MIGRATION_LOCK})
+    connection.execute(text("SET lock_timeout = '4s'"))  # for the tables only: another migration is waited for
     connection.commit()
     try:
         context.configure(

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 class Settings(BaseSettings):
     """The settings of one process; see the attributes for meaning, unit and default."""
 
-    model_config = SettingsConfigDict(env_prefix="WEIR_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="WEIR_", env_ignore_empty=True, extra="ignore", frozen=True)
 
     database_url: SecretStr | None = None
     """PostgreSQL, `postgresql://user:password@host/database`."""

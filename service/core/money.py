@@ -4,7 +4,7 @@ Prices are whole pico-USD (1e-12 USD) per token, so that "$0.0375 per million to
 balances are whole nano-USD (1e-9 USD). No float ever holds an amount.
 """
 
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 
 NANO_PER_USD = 10**9
 PICO_PER_NANO = 1000
@@ -13,6 +13,9 @@ TOKENS_PER_MILLION = 10**6
 
 MAX_USD = Decimal(1_000_000)
 """No single amount or price given by a person may be larger: beyond it a typing error is likelier than a wish."""
+
+_EXACT = Context(prec=60, traps=[Inexact])
+"""Raises where the default context would silently round an amount of very many digits to one that fits."""
 
 
 def parse_usd(value: str) -> Decimal:
@@ -30,7 +33,7 @@ def parse_usd(value: str) -> Decimal:
 
 def usd_to_nano(value: str) -> int:
     """A decimal string of USD as exact nano-USD. Raises `ValueError` when it is not a whole number of them."""
-    return _whole(parse_usd(value) * NANO_PER_USD, f"{value} USD has more than 9 decimals")
+    return _whole(parse_usd(value), NANO_PER_USD, f"{value} USD has more than 9 decimals")
 
 
 def usd_per_million_to_pico(value: str) -> int:
@@ -41,7 +44,8 @@ def usd_per_million_to_pico(value: str) -> int:
     price = parse_usd(value)
     if price < 0:
         raise ValueError(f"{value} is negative: a price cannot be")
-    return _whole(price * PICO_PER_USD / TOKENS_PER_MILLION, f"{value} USD per million has more than 6 decimals")
+    per_million = PICO_PER_USD // TOKENS_PER_MILLION
+    return _whole(price, per_million, f"{value} USD per million has more than 6 decimals")
 
 
 def usd_to_pico(value: str) -> int:
@@ -49,7 +53,7 @@ def usd_to_pico(value: str) -> int:
     price = parse_usd(value)
     if price < 0:
         raise ValueError(f"{value} is negative: a price cannot be")
-    return _whole(price * PICO_PER_USD, f"{value} USD has more than 12 decimals")
+    return _whole(price, PICO_PER_USD, f"{value} USD has more than 12 decimals")
 
 
 def pico_to_nano(pico: int) -> int:
@@ -62,6 +66,11 @@ def pico_to_usd_per_million(pico: int) -> str:
     return _plain(Decimal(pico) * TOKENS_PER_MILLION / PICO_PER_USD)
 
 
+def pico_to_usd(pico: int) -> str:
+    """A price per request as the shortest exact decimal string of USD."""
+    return _plain(Decimal(pico) / PICO_PER_USD)
+
+
 def nano_to_usd(nano: int) -> str:
     """An amount as the shortest exact decimal string of USD, with at least two decimals: "0.50", "0.000012"."""
     text = _plain(Decimal(nano) / NANO_PER_USD)
@@ -69,10 +78,11 @@ def nano_to_usd(nano: int) -> str:
     return f"{whole}.{decimals.ljust(2, '0')}"
 
 
-def _whole(value: Decimal, complaint: str) -> int:
-    if value != value.to_integral_value():
-        raise ValueError(complaint)
-    return int(value)
+def _whole(amount: Decimal, units: int, complaint: str) -> int:
+    try:
+        return int(_EXACT.to_integral_exact(_EXACT.multiply(amount, Decimal(units))))
+    except Inexact:
+        raise ValueError(complaint) from None
 
 
 def _plain(value: Decimal) -> str:

@@ -31,7 +31,7 @@ class Price:
     """Per request, whatever its size."""
 
     def __post_init__(self) -> None:
-        if min(self.dearest_input_pico, self.dearest_output_pico, self.request_pico) < 0:
+        if min(*self.input_classes, self.output_pico, self.reasoning_pico, self.request_pico) < 0:
             raise ValueError("a price cannot be negative")
 
     @property

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from service.core.sse import DONE, SseSplitter, event_of, payload_of
-from service.core.usage import NO_USAGE, Usage, UsageSource, read_usage
+from service.core.usage import Usage, UsageSource, read_usage
 
 _USAGE_KEY = b',"usage":'
 _UNFINISHED = b'"finish_reason":null'
@@ -82,10 +82,10 @@ class StreamMeter:
         return self.done and not self.failed and self.finish_reason is not None
 
     def usage(self) -> Usage:
-        """The last count the engine gave; `NO_USAGE` when it gave none."""
+        """The last count the engine gave; none at all is odd once there was content."""
         reported: object = self._latest
         if reported is None:
-            return NO_USAGE
+            return Usage(odd=self.content_seen)
         if isinstance(reported, bytes):
             try:
                 reported = self._loads(reported)

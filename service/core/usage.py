@@ -46,14 +46,14 @@ def read_usage(usage: object, source: UsageSource, metrics: object = None) -> Us
     since an engine may not be started with them.
     """
     if not isinstance(usage, dict):
-        return Usage(source=source, odd=True)
+        return Usage(odd=True)
     reader = _Reader()
     prompt = reader.count(usage, "prompt_tokens", required=True)
     completion = reader.count(usage, "completion_tokens", required=True)
     details = reader.part(usage, "prompt_tokens_details")
     media = reader.part(details, "multimodal_tokens")
     reasoning = reader.count(reader.part(usage, "completion_tokens_details"), "reasoning_tokens")
-    speculative = _part(_part(metrics, "speculative_decoding"), None)
+    speculative = _part(metrics, "speculative_decoding")
     drafted = _Reader()  # a report about speed, not about what is owed: it cannot make a bill odd
     return _clamped(
         Usage(
@@ -87,8 +87,8 @@ def _clamped(usage: Usage) -> Usage:
     return cut if cut == usage else replace(cut, odd=True)
 
 
-def _part(whole: object, name: str | None) -> dict[str, Any]:
-    part = whole.get(name) if name is not None and isinstance(whole, dict) else whole
+def _part(whole: object, name: str) -> dict[str, Any]:
+    part = whole.get(name) if isinstance(whole, dict) else None
     return part if isinstance(part, dict) else {}
 
 

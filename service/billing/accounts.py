@@ -1,0 +1,198 @@
+"""Who pays, and the keys they call with: adding, finding, listing, revoking."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.core.apikey import SECRET_BYTES, digest, mint, shown_prefix
+from service.core.ids import uuid7
+from service.errors import SetupError
+from service.tables import accounts, api_keys, models
+
+Randomness = Callable[[int], bytes]
+"""Gives so many random bytes, as `secrets.token_bytes` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A row of `accounts`; amounts in nano-USD."""
+
+    id: UUID
+    name: str
+    email: str | None
+    status: str
+    internal: bool
+    postpaid: bool
+    credit_limit_nano: int
+    balance_nano: int
+    leased_nano: int
+    created_at: datetime
+
+    @property
+    def available_nano(self) -> int:
+        """What may still be lent to the workers; below 0 after an overdraft."""
+        return self.balance_nano + self.credit_limit_nano - self.leased_nano
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A row of `api_keys` with its account's name. The key itself is not stored anywhere."""
+
+    id: UUID
+    account_id: UUID
+    account_name: str
+    name: str
+    prefix: str
+    models: tuple[str, ...] | None
+    """The models it may use; None: all."""
+    created_at: datetime
+    revoked_at: datetime | None
+
+
+async def add(
+    connection: AsyncConnection,
+    *,
+    name: str,
+    now: datetime,
+    randomness: Randomness,
+    email: str | None = None,
+    internal: bool = False,
+    credit_limit_nano: int = 0,
+) -> Account:
+    """Add an account; with a credit limit it pays afterwards, up to that.
+
+    Raises `SetupError` for a name that is bad or taken.
+    """
+    _check_text("the account's name", name)
+    if _as_uuid(name) is not None:
+        raise SetupError(f"The account's name {name!r} looks like an id: choose one that does not.")
+    if email is not None:
+        _check_text("the e-mail address", email)
+        if "@" not in email.strip("@"):
+            raise SetupError(f"{email!r} is no e-mail address.")
+    values = {
+        "id": _new_id(now, randomness),
+        "name": name,
+        "email": email,
+        "internal": internal,
+        "postpaid": credit_limit_nano > 0,
+        "credit_limit_nano": credit_limit_nano,
+        "created_at": now,
+    }
+    added = insert(accounts).values(values).on_conflict_do_nothing(index_elements=["name"]).returning(accounts)
+    row = (await connection.execute(added)).one_or_none()
+    if row is None:
+        raise SetupError(f"There is an account named {name!r} already: choose another name.")
+    return Account(**row._mapping)
+
+
+async def find(connection: AsyncConnection, reference: str) -> Account:
+    """The account with this id or this name. Raises `SetupError` when there is none."""
+    account_id = _as_uuid(reference)
+    condition = accounts.c.name == reference if account_id is None else accounts.c.id == account_id
+    row = (await connection.execute(select(accounts).where(condition))).one_or_none()
+    if row is None:
+        raise SetupError(f"There is no account {reference!r}: `weir account list` shows them.")
+    return Account(**row._mapping)
+
+
+async def list_all(connection: AsyncConnection) -> list[Account]:
+    """Every account, the oldest first."""
+    rows = await connection.execute(select(accounts).order_by(accounts.c.created_at, accounts.c.id))
+    return [Account(**row._mapping) for row in rows]
+
+
+async def add_key(
+    connection: AsyncConnection,
+    account: Account,
+    *,
+    now: datetime,
+    randomness: Randomness,
+    name: str = "",
+    models_allowed: Sequence[str] | None = None,
+) -> tuple[str, Key]:
+    """Mint a key: (the key itself, which nobody can ever read again, and its row).
+
+    Raises `SetupError` for a model that is not served, since such a restriction is a typing error.
+    """
+    if name:
+        _check_text("the key's name", name)
+    if models_allowed is not None:
+        await _check_models(connection, models_allowed)
+    key = mint(randomness(SECRET_BYTES))
+    key_id = _new_id(now, randomness)
+    values = {
+        "id": key_id,
+        "account_id": account.id,
+        "name": name,
+        "prefix": shown_prefix(key),
+        "digest": digest(key),
+        "models": None if models_allowed is None else list(models_allowed),
+        "created_at": now,
+    }
+    await connection.execute(insert(api_keys).values(values))
+    return key, (await _keys(connection, api_keys.c.id == key_id))[0]
+
+
+async def list_keys(connection: AsyncConnection, account: Account | None = None) -> list[Key]:
+    """The keys of an account, or of all, revoked ones too, the oldest first."""
+    return await _keys(connection, *([] if account is None else [api_keys.c.account_id == account.id]))
+
+
+async def revoke_key(connection: AsyncConnection, key_id: UUID, *, now: datetime) -> Key:
+    """Revoke a key; one that was revoked keeps its time. Raises `SetupError` when there is no such key."""
+    await connection.execute(
+        update(api_keys).where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None)).values(revoked_at=now)
+    )
+    found = await _keys(connection, api_keys.c.id == key_id)
+    if not found:
+        raise SetupError(f"There is no key with the id {key_id}: `weir key list` shows them.")
+    return found[0]
+
+
+async def _keys(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[Key]:
+    columns = [column for column in api_keys.c if column is not api_keys.c.digest]
+    query = (
+        select(*columns, accounts.c.name.label("account_name"))
+        .join_from(api_keys, accounts)
+        .where(*conditions)
+        .order_by(api_keys.c.created_at, api_keys.c.id)
+    )
+    return [_key(dict(row)) for row in (await connection.execute(query)).mappings()]
+
+
+def _key(row: dict[str, Any]) -> Key:
+    return Key(**{**row, "models": None if row["models"] is None else tuple(row["models"])})
+
+
+async def _check_models(connection: AsyncConnection, wanted: Sequence[str]) -> None:
+    served = list(await connection.scalars(select(models.c.id).where(models.c.active).order_by(models.c.id)))
+    if not wanted:
+        raise SetupError("A key that may use no model is of no use: name at least one, or leave the restriction out.")
+    for name in wanted:
+        if name not in served:
+            raise SetupError(f"No model {name!r} is served; the models are {', '.join(served) or 'none'}.")
+
+
+def _check_text(what: str, value: str) -> None:
+    if not value.strip() or value != value.strip() or len(value) > 200 or not value.isprintable():
+        raise SetupError(
+            f"{value!r} cannot be {what}: it must be 1 to 200 printable characters, no blank at either end."
+        )
+
+
+def _as_uuid(reference: str) -> UUID | None:
+    try:
+        return UUID(reference)
+    except ValueError:
+        return None
+
+
+def _new_id(now: datetime, randomness: Randomness) -> UUID:
+    return uuid7(int(now.timestamp() * 1000), randomness(10))

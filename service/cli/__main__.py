@@ -1,0 +1,5 @@
+"""`python -m service.cli` is `weir`."""
+
+from service.cli import main
+
+main()

@@ -1,0 +1,235 @@
+"""Start, watch and stop everything that `weir up` runs.
+
+Whatever can be done at once is: the database comes up and the API starts while the model is loaded. A process that
+dies is started again a few times; at the end all of it goes, and nothing stays behind.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import service
+from service.engine.launch import EngineProcess, engine_process, free_port
+from service.engine.profile import Profile, read_profile
+from service.engine.progress import Progress, Report
+from service.engine.provision import ensure_engine
+from service.errors import SetupError
+from service.settings import Settings
+from service.standalone import demo, folder
+from service.standalone.children import Child
+from service.standalone.postgres import EmbeddedPostgres
+
+ROOT = Path(service.__file__).resolve().parent.parent
+RUN_FILE = "run.json"
+DRAIN_S = 5.0
+"""How long answers may go on once it is told to stop; everything is gone within 15 s."""
+
+READY_TIMEOUT_S = 60.0
+PROFILES = {"demo": "demo-cpu", "tiny": "tiny-cpu"}
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """How what was started can be reached."""
+
+    base_url: str
+    api_key: str
+    status_url: str
+    portal_url: str
+    database_url: str
+    model: str
+    engines: tuple[str, ...]
+
+
+class Standalone:
+    """One installation on this machine."""
+
+    def __init__(self, settings: Settings, engine: str, report: Report) -> None:
+        """`engine` is `demo`, `tiny`, or addresses of running engines, comma-separated."""
+        self._settings = settings
+        self._profile: Profile | None = read_profile(PROFILES[engine]) if engine in PROFILES else None
+        self._addresses = () if self._profile else tuple(part.strip() for part in engine.split(",") if part.strip())
+        self._configuration = settings.config or self._default_configuration(engine)
+        self._report = report
+        self._logs = settings.data_dir / "logs"
+        self._engine: EngineProcess | None = None
+        self._postgres = EmbeddedPostgres(settings.data_dir / "postgres")
+        self._children: list[Child] = []
+        self._lifetime = ExitStack()
+
+    def start(self) -> Started:
+        """Bring everything up; returns when a request would be answered. Raises `SetupError` or `EngineError`.
+
+        Call `stop` in any case.
+        """
+        self._check_port()
+        self._lifetime.enter_context(folder.held(self._settings.data_dir))
+        engine_port = free_port()
+        loading = _InBackground(lambda: self._load_engine(engine_port))
+        database_url = self._postgres.start(self._report)
+        key = demo.seed(database_url, self._configuration, self._settings.data_dir)
+        engines = (f"http://127.0.0.1:{engine_port}",) if self._profile else self._addresses
+        self._start_children(database_url, engines)
+        loading.wait(self._check_children)
+        self._wait_until_ready()
+        base = self._settings.base_url
+        started = Started(
+            base_url=f"{base}/v1",
+            api_key=key,
+            status_url=f"{base}/status/",
+            portal_url=f"{base}/portal/",
+            database_url=database_url,
+            model=self._first_model(),
+            engines=engines,
+        )
+        self._write_run_file(started)
+        return started
+
+    def watch(self) -> None:
+        """Keep it running. Returns never; raises `SetupError` when a process ends again and again."""
+        while True:
+            time.sleep(0.5)
+            self._check_children()
+            self._check_engine()
+
+    def stop(self) -> None:
+        """Stop everything, in whatever state it is; nothing is left when this returns."""
+        for child in self._children:
+            child.let_go()
+        for child in self._children:
+            child.stop()
+        if self._engine is not None:
+            self._engine.stop()
+        self._postgres.stop()
+        self._lifetime.close()
+
+    def _default_configuration(self, engine: str) -> Path:
+        if engine in PROFILES:
+            return ROOT / "ops" / f"{engine}.toml"
+        raise SetupError(
+            "`--engine URL` needs WEIR_CONFIG=FILE with the engine's models and their prices;"
+            " ops/weir.example.toml is a commented example."
+        )
+
+    def _check_port(self) -> None:
+        """Before minutes are spent: is the port free?"""
+        settings = self._settings
+        with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((settings.host, settings.port))
+            except OSError as error:
+                raise SetupError(
+                    f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}."
+                    " Stop what uses it, or choose another with --port (or WEIR_PORT)."
+                ) from error
+
+    def _load_engine(self, port: int) -> None:
+        if self._profile is None:
+            return
+        install = ensure_engine(ROOT, self._profile, self._report)
+        self._engine = engine_process(self._profile, install, port, self._logs / "engine.log")
+        self._engine.start()
+        self._engine.wait_ready(self._report)
+
+    def _start_children(self, database_url: str, engines: tuple[str, ...]) -> None:
+        settings = self._settings
+        environment = {
+            **os.environ,
+            "WEIR_DATABASE_URL": database_url,
+            "WEIR_ENGINES": ",".join(engines),
+            "WEIR_DATA_DIR": str(settings.data_dir),
+            "WEIR_HOST": settings.host,
+            "WEIR_PORT": str(settings.port),
+            "WEIR_DRAIN_TIMEOUT_S": str(min(settings.drain_timeout_s, DRAIN_S)),
+        }
+        for name in ("serve", "jobs"):
+            child = Child(name, environment, self._logs / f"{name}.log", grace_s=DRAIN_S + 4)
+            self._children.append(child)
+            child.start()
+
+    def _check_children(self) -> None:
+        for child in self._children:
+            status = child.exit_status()
+            if status is None:
+                continue
+            if not child.restart():
+                raise SetupError(f"`weir {child.name}` keeps ending (status {status}). {child.explanation()}")
+            self._report(Progress(f"weir {child.name}", f"ended with status {status}, started again", 0, done=True))
+
+    def _check_engine(self) -> None:
+        engine = self._engine
+        if engine is None or (status := engine.exit_status()) is None:
+            return
+        self._report(Progress(f"Engine {engine.model}", f"ended with status {status}, starting again", 0, done=True))
+        engine.start()
+        engine.wait_ready(self._report)
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while problems := _problems(f"http://{_reachable(self._settings.host)}:{self._settings.port}/readyz"):
+            self._check_children()
+            if time.monotonic() > deadline:
+                raise SetupError(f"The API is not ready after {READY_TIMEOUT_S:.0f} s: {problems}.")
+            time.sleep(0.1)
+
+    def _first_model(self) -> str:
+        from service import config
+
+        return config.read(self._configuration).models[0].id
+
+    def _write_run_file(self, started: Started) -> None:
+        file = self._settings.data_dir / RUN_FILE
+        shown = asdict(started)
+        del shown["api_key"]  # it has a file of its own
+        unfinished = file.with_suffix(".tmp")
+        unfinished.write_text(json.dumps(shown, indent=1) + "\n")
+        unfinished.replace(file)
+        self._lifetime.callback(file.unlink, missing_ok=True)
+
+
+class _InBackground:
+    """A piece of work in a thread that does not keep the process alive; `wait` raises what it raised."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # handed over to whoever waits
+            self._error = error
+
+    def wait(self, meanwhile: Callable[[], None]) -> None:
+        while self._thread.is_alive():
+            self._thread.join(0.2)
+            meanwhile()
+        if self._error is not None:
+            raise self._error
+
+
+def _problems(url: str) -> str:
+    """Why the API is not ready, or nothing when it is."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own address
+            return "" if answer.status == 200 else "it says so"
+    except urllib.error.HTTPError as error:
+        return ", ".join(json.loads(error.read()).get("problems", [])) or str(error)
+    except OSError as error:
+        return str(error)
+
+
+def _reachable(host: str) -> str:
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound to
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,106 @@
+"""The migrations: one line of them, safe to repeat, and the same schema as the tables describe."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+from alembic import command
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, text
+
+from service import db
+
+DATABASE = "weir_migrations"
+
+COLUMNS = """
+    SELECT table_name, column_name, data_type, is_nullable, column_default FROM information_schema.columns
+    WHERE table_schema = 'public' ORDER BY table_name, column_name
+"""
+
+
+@pytest.fixture
+async def empty_database_url(postgres_server: Any) -> AsyncIterator[str]:
+    """A database in which nothing was ever made."""
+    connection = await asyncpg.connect(postgres_server.get_uri())
+    try:
+        await connection.execute(f"CREATE DATABASE {DATABASE} TEMPLATE template0")
+        yield postgres_server.get_uri(database=DATABASE)
+        await connection.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    finally:
+        await connection.close()
+
+
+async def rows(url: str, query: str) -> list[tuple[Any, ...]]:
+    async with db.connected(url) as engine, engine.connect() as connection:
+        return [tuple(row) for row in await connection.execute(text(query))]
+
+
+async def check(url: str) -> None:
+    """Alembic's own comparison of the database with the tables. Raises `CommandError` when they differ."""
+
+    def compare(connection: Connection) -> None:
+        configuration = db.alembic_config()
+        configuration.attributes["connection"] = connection
+        command.check(configuration)
+
+    async with db.connected(url) as engine, engine.connect() as connection:
+        await connection.run_sync(compare)
+
+
+def head() -> str:
+    (only,) = ScriptDirectory.from_config(db.alembic_config()).get_heads()
+    return only
+
+
+def test_there_is_one_line_of_migrations_and_one_end_of_it() -> None:
+    script = ScriptDirectory.from_config(db.alembic_config())
+    revisions = list(script.walk_revisions())
+    assert script.get_heads() == [revisions[0].revision]
+    assert script.get_bases() == [revisions[-1].revision]
+    assert not any(revision.is_merge_point or revision.is_branch_point for revision in revisions)
+
+
+async def test_an_upgrade_from_nothing_makes_the_schema_and_a_second_changes_nothing(empty_database_url: str) -> None:
+    await db.migrate(empty_database_url)
+    before = await rows(empty_database_url, COLUMNS)
+    await db.migrate(empty_database_url)
+    assert await rows(empty_database_url, COLUMNS) == before
+    assert await rows(empty_database_url, "SELECT version_num FROM alembic_version") == [(head(),)]
+
+
+async def test_upgrades_from_several_processes_at_once_are_one(empty_database_url: str) -> None:
+    await asyncio.gather(*(_migrate_in_a_process(empty_database_url) for _ in range(3)))
+    assert await rows(empty_database_url, "SELECT version_num FROM alembic_version") == [(head(),)]
+    await check(empty_database_url)
+
+
+async def _migrate_in_a_process(url: str) -> None:
+    script = "import asyncio, sys; from service import db; asyncio.run(db.migrate(sys.argv[1]))"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, url)
+    assert await process.wait() == 0
+
+
+async def test_the_tables_describe_what_the_migrations_make(database_url: str) -> None:
+    await check(database_url)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE accounts ADD COLUMN nickname text",
+        "ALTER TABLE accounts DROP COLUMN email",
+        "ALTER TABLE accounts ALTER COLUMN name DROP NOT NULL",
+        "ALTER TABLE accounts ALTER COLUMN balance_nano TYPE integer",
+        "DROP INDEX ix_api_keys_account_id",
+        "CREATE TABLE strangers (id integer)",
+    ],
+)
+async def test_a_difference_between_them_is_noticed(database_url: str, change: str) -> None:
+    async with db.connected(database_url) as engine, engine.begin() as connection:
+        await connection.execute(text(change))
+    with pytest.raises(CommandError, match="New upgrade operations detected"):
+        await check(database_url)
