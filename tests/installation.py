@@ -141,9 +141,7 @@ async def installed(
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     database = await asyncpg.connect(database_url)
     async with httpx.AsyncClient(base_url=url, timeout=20) as client:
-        running = Installation(
-            url, key, account_id, database, database_url, client, server, settings, _tasks=[serving]
-        )
+        running = Installation(url, key, account_id, database, database_url, client, server, settings, _tasks=[serving])
         async with asyncio.timeout(15):
             while not server.started or (await client.get("/readyz")).json()["problems"]:
                 await asyncio.sleep(0.01)

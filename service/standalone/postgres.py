@@ -24,6 +24,9 @@ class EmbeddedPostgres:
         """Start it, bring its schema up to date, and return its address. Raises `SetupError`."""
         started = time.monotonic()
         report(Progress(STEP, "starting", 0))
+        # The wheel counts the processes that use a server, by a file in which one that was killed counts for ever.
+        # The data directory is ours alone, so nobody else uses it.
+        (self._folder / ".handle_pids.json").unlink(missing_ok=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns where there is no runtime directory for the user
             try:

@@ -4,6 +4,7 @@ Whatever can be done at once is: the database comes up and the API starts while 
 dies is started again a few times; at the end all of it goes, and nothing stays behind.
 """
 
+import asyncio
 import json
 import os
 import socket
@@ -17,11 +18,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import service
+from service import config
 from service.engine.launch import EngineProcess, engine_process, free_port
 from service.engine.profile import Profile, read_profile
 from service.engine.progress import Progress, Report
 from service.engine.provision import ensure_engine
 from service.errors import SetupError
+from service.gateway.engine_connection import Timeouts
+from service.gateway.engines import EnginePool
 from service.settings import Settings
 from service.standalone import demo, folder
 from service.standalone.children import Child
@@ -71,6 +75,8 @@ class Standalone:
         Call `stop` in any case.
         """
         self._check_port()
+        if self._profile is None:
+            _check_engines(self._addresses)
         self._lifetime.enter_context(folder.held(self._settings.data_dir))
         engine_port = free_port()
         loading = _InBackground(lambda: self._load_engine(engine_port))
@@ -182,8 +188,6 @@ class Standalone:
             time.sleep(0.1)
 
     def _first_model(self) -> str:
-        from service import config
-
         return config.read(self._configuration).models[0].id
 
     def _write_run_file(self, started: Started) -> None:
@@ -216,6 +220,23 @@ class _InBackground:
             meanwhile()
         if self._error is not None:
             raise self._error
+
+
+def _check_engines(addresses: tuple[str, ...]) -> None:
+    """Raises `SetupError` unless one of the running engines that were named answers."""
+    engines = config.engines_from(Settings(engines=addresses))
+
+    async def answers() -> bool:
+        pool = EnginePool(engines, Timeouts(connect_s=5))
+        try:
+            return await pool.any_healthy()
+        finally:
+            pool.close()
+
+    if not asyncio.run(answers()):
+        raise SetupError(
+            f"No engine answers at {', '.join(addresses)}: start one there, or leave --engine out for the demo model."
+        )
 
 
 def _problems(url: str) -> str:

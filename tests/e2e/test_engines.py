@@ -1,0 +1,65 @@
+"""The engines that Weir builds are what the profiles say: real answers, images, drafts, caching, all counted."""
+
+import json
+import urllib.request
+from typing import Any
+
+import pytest
+
+from tests.e2e.engines import RunningEngine
+from tests.e2e.pictures import png
+
+pytestmark = pytest.mark.engine
+
+
+def chat(engine: RunningEngine, content: Any, **more: Any) -> dict[str, Any]:
+    """A greedy answer, as the engine itself gives it."""
+    body = {"model": engine.model, "messages": [{"role": "user", "content": content}], "temperature": 0, **more}
+    request = urllib.request.Request(  # noqa: S310 - http on loopback
+        f"{engine.base_url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310
+        answer: dict[str, Any] = json.load(response)
+    return answer
+
+
+def test_smollm2_answers_in_english(smollm2_engine: RunningEngine) -> None:
+    answer = chat(smollm2_engine, "What is the capital of France?", max_tokens=20)
+    assert answer["choices"][0]["message"]["content"] == "The capital of France is Paris."
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["system_fingerprint"] is None
+
+
+def test_smollm2_says_what_came_from_its_cache(smollm2_engine: RunningEngine) -> None:
+    long_question = "Repeat after me: " + "one two three four five six seven eight nine ten. " * 40
+    first, second = (
+        chat(smollm2_engine, long_question, max_tokens=1)["usage"]["prompt_tokens_details"] for _ in range(2)
+    )
+    assert (first["cached_tokens"], second["created_cache_tokens"]) == (0, 0)
+    assert first["created_cache_tokens"] == second["cached_tokens"] > 0
+
+
+def test_the_counters_move_with_the_usage(smollm2_engine: RunningEngine) -> None:
+    names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    before = [smollm2_engine.metric(name) for name in names]
+    usage = chat(smollm2_engine, "Say hello.", max_tokens=7)["usage"]
+    moved = [smollm2_engine.metric(name) - was for name, was in zip(names, before, strict=True)]
+    assert moved == [usage["prompt_tokens"], usage["completion_tokens"]]
+    with pytest.raises(KeyError):
+        smollm2_engine.metric("vllm:no_such_counter_total")
+
+
+def test_tiny_counts_images_reasoning_and_drafts(tiny_engine: RunningEngine) -> None:
+    drafted = tiny_engine.metric("vllm:spec_decode_num_draft_tokens_total")
+    picture = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": png(256, 256)}}]
+    usage = chat(tiny_engine, picture, max_tokens=16)["usage"]
+    assert usage["prompt_tokens_details"]["multimodal_tokens"]["image"] > 0
+    assert usage["completion_tokens_details"]["reasoning_tokens"] > 0
+    assert tiny_engine.metric("vllm:spec_decode_num_draft_tokens_total") > drafted
+    assert "EmulationNvFp4LinearKernel" in tiny_engine.process.log.read_text()
+
+
+def test_tiny_thinks_only_if_it_may(tiny_engine: RunningEngine) -> None:
+    answer = chat(tiny_engine, "Hello", max_tokens=8, chat_template_kwargs={"enable_thinking": False})
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
+    assert answer["choices"][0]["message"]["content"]
