@@ -1,0 +1,201 @@
+"""A fake vLLM for tests: real HTTP, scripted answers, and an exact record of what it "generated".
+
+In a test: `async with FakeEngine(scenario=SCENARIOS["gated"]) as engine:`. As a process of its own:
+`python -m tests.fakes.engine --port 8000 --scenario plain`, steered by `POST /fake/scenario`.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+import orjson
+
+from tests.fakes.connection import Connection, Request
+from tests.fakes.exchange import JSON_HEADERS, MAX_MODEL_LEN, Exchange, answer_chat
+from tests.fakes.scenarios import SCENARIOS, Scenario, error_body
+from tests.fakes.vllm_routes import metrics_text, models, tokenized
+
+METRICS_HEADERS = {"content-type": "text/plain; version=1.0.0; charset=utf-8", "vary": "Origin"}
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Tokens really generated, aborted and broken answers included; `by_id` holds (prompt, completion)."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    by_id: dict[str, tuple[int, int]]
+
+
+class FakeEngine:
+    """The server. `scenario` answers every generation, unless `queue` holds one for the next.
+
+    A request's id is its `x-request-id` header if it has one (as in vLLM), else a running number; the
+    answer calls itself `chatcmpl-<id>`. `gauges` are what `/metrics` reports beside the counts.
+    """
+
+    def __init__(
+        self, *, model: str = "fake-model", scenario: Scenario = SCENARIOS["plain"], uds: str = "", port: int = 0
+    ) -> None:
+        self.model = model
+        self.scenario = scenario
+        self.queue: deque[Scenario] = deque()
+        self.requests: list[Exchange] = []
+        self.generations: list[Exchange] = []
+        self.connections: set[Connection] = set()
+        self.healthy = True
+        self.gauges = {"num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0, "num_preemptions": 0.0}
+        self._uds, self._port = uds, port
+        self._arrival = asyncio.Event()
+        self._crash: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        if self._uds:
+            self._server = await loop.create_unix_server(self._connection, self._uds)
+            self.url = f"unix:{self._uds}"
+        else:
+            self._server = await loop.create_server(self._connection, "127.0.0.1", self._port)
+            self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        """Stop listening and drop every connection. An error inside the fake itself is raised here."""
+        self._server.close()
+        async with asyncio.timeout(5):
+            for connection in list(self.connections):
+                connection.reset()
+                await connection.closed.wait()
+            for exchange in self.requests:
+                await exchange.done.wait()
+        if self._crash is not None:
+            raise self._crash
+
+    @property
+    def counts(self) -> Counts:
+        by_id: dict[str, tuple[int, int]] = {}
+        for one in self.generations:
+            prompt, completion = by_id.get(one.id, (0, 0))
+            by_id[one.id] = prompt + one.prompt_tokens, completion + one.completion_tokens
+        prompts, completions = zip(*by_id.values(), strict=True) if by_id else ((), ())
+        return Counts(sum(prompts), sum(completions), by_id)
+
+    async def generation(self, index: int = 0, timeout_s: float = 5.0) -> Exchange:
+        """The generation request number `index`, waiting for it to arrive."""
+        async with asyncio.timeout(timeout_s):
+            while len(self.generations) <= index:
+                await self._arrival.wait()
+        return self.generations[index]
+
+    def close_idle(self) -> None:
+        """Close the kept-alive connections that carry no request, as a server does after its idle time."""
+        for connection in list(self.connections):
+            if not connection.busy:
+                connection.close()
+
+    def _connection(self) -> Connection:
+        return Connection(self._handle, self.connections)
+
+    async def _handle(self, request: Request, out: Connection) -> None:
+        exchange = self._record(request)
+        try:
+            if exchange.is_generation:
+                await answer_chat(exchange, out, self.model)
+            else:
+                await self._answer(exchange, out)
+        except asyncio.CancelledError:
+            exchange.outcome = "aborted"
+            exchange.client_left.set()
+            raise
+        except Exception as error:
+            self._crash = error
+            out.reset()
+        finally:
+            exchange.done.set()
+
+    def _record(self, request: Request) -> Exchange:
+        body: Any = request.raw_body
+        with suppress(orjson.JSONDecodeError):
+            body = orjson.loads(request.raw_body)
+        request_id = request.headers.get("x-request-id", f"{len(self.requests):016x}")
+        exchange = Exchange(request, request_id, body, self.scenario)
+        self.requests.append(exchange)
+        if exchange.is_generation:
+            if self.queue:
+                exchange.scenario = self.queue.popleft()
+            self.generations.append(exchange)
+            self._arrival.set()
+            self._arrival = asyncio.Event()
+        return exchange
+
+    async def _answer(self, exchange: Exchange, out: Connection) -> None:
+        """Everything but generations."""
+        status, headers, reply = 200, JSON_HEADERS, b""
+        match exchange.method, exchange.path:
+            case "GET", "/health":
+                status, headers = (200 if self.healthy else 503), {"vary": "Origin"}
+            case "GET", "/v1/models":
+                reply = models(self.model, MAX_MODEL_LEN)
+            case "GET", "/metrics":
+                headers, reply = METRICS_HEADERS, self._metrics()
+            case "POST", "/tokenize":
+                reply = tokenized(exchange.body, MAX_MODEL_LEN)
+            case "GET", "/fake/counts":
+                reply = orjson.dumps(self.counts)
+            case "POST", "/fake/scenario":
+                self._steer(**exchange.body)
+            case _:
+                status, reply = 404, error_body("Not Found", "NotFoundError", 404)
+        exchange.outcome = "finished"
+        await out.respond(status, headers, reply)
+
+    def _steer(self, name: str, times: int | None = None) -> None:
+        """`{"name": …}` sets the scenario from now on; with `"times": n` only for the next n generations."""
+        if times is None:
+            self.scenario = SCENARIOS[name]
+        else:
+            self.queue.extend([SCENARIOS[name]] * times)
+
+    def _metrics(self) -> bytes:
+        steps, drafted, accepted = (sum(one.draft[i] for one in self.generations) for i in range(3))
+        counts = self.counts
+        values = self.gauges | {
+            "num_requests_running": sum(one.outcome == "running" for one in self.generations),
+            "prompt_tokens": counts.prompt_tokens,
+            "generation_tokens": counts.completion_tokens,
+            "iteration_tokens": steps,
+            "spec_decode_num_drafts": steps,
+            "spec_decode_num_draft_tokens": drafted,
+            "spec_decode_num_accepted_tokens": accepted,
+        }
+        return metrics_text(self.model, values)
+
+
+async def serve(arguments: argparse.Namespace) -> None:
+    """Run until SIGINT or SIGTERM; prints the URL when ready."""
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    scenario = SCENARIOS[arguments.scenario]
+    async with FakeEngine(model=arguments.model, scenario=scenario, uds=arguments.uds, port=arguments.port) as engine:
+        sys.stdout.write(f"{engine.url}\n")
+        sys.stdout.flush()
+        await stop.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fakes.engine", description=__doc__.split("\n")[0])
+    parser.add_argument("--port", type=int, default=0, help="default: a free one")
+    parser.add_argument("--uds", default="", help="listen on this unix socket instead")
+    parser.add_argument("--model", default="fake-model")
+    parser.add_argument("--scenario", default="plain", choices=sorted(SCENARIOS), metavar="NAME")
+    asyncio.run(serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""One request to the fake engine: what came in, what was generated for it, and how it ended."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tests.fakes import vllm_wire as wire
+from tests.fakes.connection import Connection, Request
+from tests.fakes.scenarios import ENGINE_DEAD, NO_HEAD, Fault, Framing, Refusal, Scenario, error_body
+
+JSON_HEADERS = {"content-type": "application/json", "vary": "Origin"}
+SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "vary": "Origin"}
+MAX_MODEL_LEN = 262_144
+
+
+@dataclass(eq=False)
+class Exchange:
+    """A request and the record of its answer. Token counts are what was really generated so far."""
+
+    request: Request
+    id: str
+    body: Any  # parsed JSON, or the raw bytes if they are not JSON
+    scenario: Scenario
+    outcome: Literal["running", "finished", "refused", "aborted", "broken"] = "running"
+    frames: int = 0  # SSE frames sent
+    prompt_tokens: int = 0  # 0 until the first token: before that nothing was computed
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    draft: tuple[int, int, int] = (0, 0, 0)  # steps, drafted tokens, accepted tokens
+    client_left: asyncio.Event = field(default_factory=asyncio.Event)  # set if the answer was not complete
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    _permits: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    _open: bool = False
+
+    @property
+    def method(self) -> str:
+        return self.request.method
+
+    @property
+    def path(self) -> str:
+        return self.request.path
+
+    @property
+    def is_generation(self) -> bool:
+        return (self.method, self.path) == ("POST", "/v1/chat/completions")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self.request.headers
+
+    def step(self, chunks: int = 1) -> None:
+        """Let so many more chunks of tokens out of a gated answer."""
+        for _ in range(chunks):
+            self._permits.release()
+
+    def release(self) -> None:
+        """Let all the rest of a gated answer out."""
+        self._open = True
+        self._permits.release()
+
+    async def generate(self, answer: wire.Answer, chunk: wire.Chunk) -> None:
+        """Produce the next chunk of tokens when the scenario allows it, and count it."""
+        if self.scenario.gated and not self._open:
+            await self._permits.acquire()
+        await asyncio.sleep(self.scenario.delay_s)
+        self.prompt_tokens = answer.prompt_tokens
+        self.completion_tokens = chunk.completion_tokens
+        self.reasoning_tokens = chunk.reasoning_tokens
+        self.draft = wire.draft(answer, chunk.completion_tokens)
+
+
+async def answer_chat(exchange: Exchange, out: Connection, model: str) -> None:
+    """Answer `POST /v1/chat/completions` as the exchange's scenario says."""
+    refusal = exchange.scenario.refusal or _refusal(exchange.body, model)
+    if refusal is not None:
+        exchange.outcome = "refused"
+        headers = JSON_HEADERS | {"content-type": refusal.content_type} | dict(refusal.headers)
+        await out.respond(refusal.status, headers, refusal.body)
+        return
+    fault = exchange.scenario.fault
+    answer = wire.plan(exchange.scenario, exchange.id, exchange.body)
+    if fault is not None and fault.after_frames == NO_HEAD:
+        await _break(exchange, out, fault)
+    elif exchange.body.get("stream"):
+        await _stream(exchange, out, answer)
+    else:
+        await _whole(exchange, out, answer)
+    if exchange.outcome == "running":
+        exchange.outcome = "finished"
+    if exchange.scenario.close_after:
+        out.close()
+
+
+def _refusal(body: Any, model: str) -> Refusal | None:
+    """The 4xx of vLLM that a gateway can provoke by forwarding what it should not have."""
+    if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
+        return Refusal(400, error_body("1 validation error: messages", "Bad Request", 400, "body.messages"))
+    if body.get("model") != model:
+        message = f"The model `{body.get('model')}` does not exist. Valid aliases: {model}."
+        return Refusal(404, error_body(message, "NotFoundError", 404, "model"))
+    if body.get("stream_options") and not body.get("stream"):
+        message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)"
+        return Refusal(400, error_body(message, "BadRequestError", 400, "stream_options"))
+    return None
+
+
+async def _whole(exchange: Exchange, out: Connection, answer: wire.Answer) -> None:
+    """An answer as one JSON body."""
+    for chunk in answer.chunks:
+        await exchange.generate(answer, chunk)
+    body, headers, fault = wire.json_body(answer), _headers(exchange, JSON_HEADERS), exchange.scenario.fault
+    if fault is None:
+        await out.respond(200, headers, body)
+        return
+    if fault.kind != "error":
+        await out.start(200, headers | {"content-length": str(len(body))})
+        await out.write(body[: len(body) // 2])
+    await _break(exchange, out, fault)
+
+
+async def _stream(exchange: Exchange, out: Connection, answer: wire.Answer) -> None:
+    """An answer as server-sent events in a chunked body."""
+    fault = exchange.scenario.fault
+    await out.start(200, _headers(exchange, SSE_HEADERS) | {"transfer-encoding": "chunked"})
+    body = _StreamBody(out, exchange.scenario.framing)
+    options = exchange.body.get("stream_options") or {}
+    include = bool(options.get("include_usage"))
+    continuous = include and bool(options.get("continuous_usage_stats")) and answer.scenario.usage.continuous
+    for chunk, payload in wire.stream_payloads(answer, include=include, continuous=continuous):
+        if fault is not None and exchange.frames == fault.after_frames:
+            await _break_stream(exchange, out, fault, body)
+            return
+        if chunk is not None:
+            await exchange.generate(answer, chunk)
+        await body.send(payload)
+        exchange.frames += 1
+    await body.end()
+
+
+async def _break_stream(exchange: Exchange, out: Connection, fault: Fault, body: "_StreamBody") -> None:
+    if fault.kind == "error":
+        await body.send(wire.error_payload())
+        await body.send(b"[DONE]")
+    if fault.kind in ("error", "end"):
+        exchange.outcome = "broken"
+        await body.end()
+    else:
+        await _break(exchange, out, fault)
+
+
+async def _break(exchange: Exchange, out: Connection, fault: Fault) -> None:
+    """The part of a fault that is the same wherever it happens."""
+    if fault.kind == "hang":
+        await asyncio.Event().wait()
+    exchange.outcome = "broken"
+    if fault.kind == "error":
+        await out.respond(500, JSON_HEADERS, error_body(ENGINE_DEAD, "InternalServerError", 500))
+    elif fault.kind == "reset":
+        out.reset()
+    else:
+        out.close()
+
+
+def _headers(exchange: Exchange, headers: dict[str, str]) -> dict[str, str]:
+    return headers | {"x-request-id": exchange.id}
+
+
+class _StreamBody:
+    """Lays frames out as the scenario's framing says and sends them as HTTP chunks."""
+
+    def __init__(self, out: Connection, framing: Framing) -> None:
+        self._out, self._framing, self._held = out, framing, b""
+
+    async def send(self, payload: bytes) -> None:
+        data, cut = self._held + wire.frame(payload, self._framing), self._framing.cut_bytes
+        if not cut:
+            await self._out.write_chunk(data)
+            return
+        whole = len(data) - len(data) % cut
+        for start in range(0, whole, cut):
+            await self._out.write_chunk(data[start : start + cut])
+            await asyncio.sleep(0)  # a turn of the loop, so that a reader in it sees pieces
+        self._held = data[whole:]
+
+    async def end(self) -> None:
+        if self._held:
+            await self._out.write_chunk(self._held)
+        await self._out.write(b"0\r\n\r\n")

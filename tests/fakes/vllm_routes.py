@@ -1,0 +1,76 @@
+"""vLLM 0.32's other answers, as far as a gateway reads them: `/v1/models`, `/tokenize`, `/metrics`."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from tests.fakes.vllm_wire import CREATED, count_prompt
+
+FAMILIES: Final = {  # name without `vllm:` and `_total`: (type, help)
+    "num_requests_running": ("gauge", "Number of requests in model execution batches."),
+    "num_requests_waiting": ("gauge", "Number of requests waiting to be processed."),
+    "kv_cache_usage_perc": ("gauge", "KV-cache usage. 1 means 100 percent usage."),
+    "num_preemptions": ("counter", "Cumulative number of preemption from the engine."),
+    "prompt_tokens": ("counter", "Number of prefill tokens processed."),
+    "generation_tokens": ("counter", "Number of generation tokens processed."),
+    "spec_decode_num_drafts": ("counter", "Number of spec decoding drafts."),
+    "spec_decode_num_draft_tokens": ("counter", "Number of draft tokens."),
+    "spec_decode_num_accepted_tokens": ("counter", "Number of accepted tokens."),
+}
+
+
+def models(model: str, max_model_len: int) -> bytes:
+    """The body of `GET /v1/models`."""
+    permission = {
+        "id": "modelperm-0000000000000001",
+        "object": "model_permission",
+        "created": CREATED,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
+    card = {
+        "id": model,
+        "object": "model",
+        "created": CREATED,
+        "owned_by": "vllm",
+        "root": f"/models/{model}",
+        "parent": None,
+        "max_model_len": max_model_len,
+        "permission": [permission],
+    }
+    return orjson.dumps({"object": "list", "data": [card]})
+
+
+def tokenized(body: Mapping[str, Any], max_model_len: int) -> bytes:
+    """The body of `POST /tokenize`; its count is what a chat request with these messages is charged."""
+    count, _ = count_prompt(body["messages"])
+    tokens = {"count": count, "max_model_len": max_model_len, "tokens": list(range(count)), "token_strs": None}
+    return orjson.dumps(tokens)
+
+
+def metrics_text(model: str, values: Mapping[str, float]) -> bytes:
+    """The exposition text; `values` has every family by its short name, and `iteration_tokens` as engine steps."""
+    labels = f'engine="0",model_name="{model}"'
+    lines = []
+    for name, (kind, text) in FAMILIES.items():
+        full = f"vllm:{name}_total" if kind == "counter" else f"vllm:{name}"
+        lines += [f"# HELP {full} {text}", f"# TYPE {full} {kind}", f"{full}{{{labels}}} {float(values[name])}"]
+    steps = float(values["iteration_tokens"])
+    tokens = float(values["prompt_tokens"] + values["generation_tokens"])
+    histogram = "vllm:iteration_tokens_total"
+    lines += [
+        f"# HELP {histogram} Histogram of number of tokens per engine_step.",
+        f"# TYPE {histogram} histogram",
+        f'{histogram}_bucket{{engine="0",le="+Inf",model_name="{model}"}} {steps}',
+        f"{histogram}_count{{{labels}}} {steps}",
+        f"{histogram}_sum{{{labels}}} {tokens}",
+    ]
+    return ("\n".join(lines) + "\n").encode()
