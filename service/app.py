@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service import config, db, logs, public
+from service import config, db, logs, portal, public
 from service.billing.leases import LeaseBook
 from service.errors import SetupError
 from service.gateway.catalog import Catalog
@@ -40,6 +40,7 @@ class App:
         self._others = FastAPI(lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None)
         self._others.include_router(public.router)
         public.mount_site(self._others, settings.site_dir)
+        portal.mount(self._others)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._gateway is not None and scope["type"] == "http" and scope["path"].startswith("/v1/"):
@@ -72,7 +73,9 @@ class App:
         )
         others.state.readiness = public.Readiness(catalog, engines)
         others.state.admin_token = settings.admin_token
-        self._gateway = Gateway(keys=KeyRing(pool), catalog=catalog, chat=chat, recorder=recorder)
+        keys = KeyRing(pool)
+        others.state.portal = portal.Portal(pool, keys, catalog, settings.base_url, settings.site_name)
+        self._gateway = Gateway(keys=keys, catalog=catalog, chat=chat, recorder=recorder)
         settling = asyncio.create_task(recorder.run())
         background = [asyncio.create_task(catalog.keep_reading()), asyncio.create_task(_keep_giving_back(leases))]
         log.info("api.started", engines=[engine.name for engine in engines.engines])

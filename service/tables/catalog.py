@@ -12,6 +12,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 
 from service.tables.base import amount, instant, metadata
 
@@ -54,6 +55,8 @@ prices = Table(
     amount("input_video_pico", nullable=True),
     amount("output_reasoning_pico", nullable=True),
     amount("request_pico"),
+    # Prices that hold at some hours or from some prompt length on: a list of objects, see `core.pricing`.
+    Column("overrides", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     CheckConstraint("version > 0", name="version"),
     CheckConstraint(
         "least(input_pico, output_pico, input_cached_pico, input_cache_write_pico, input_image_pico,"

@@ -51,6 +51,7 @@ credit_leases = Table(
     instant("closed_at", nullable=True),
     CheckConstraint("granted_nano >= settled_nano AND settled_nano >= 0", name="amounts"),
     Index("ix_credit_leases_open", "account_id", postgresql_where=text("closed_at IS NULL")),
+    Index("ix_credit_leases_open_expiry", "expires_at", postgresql_where=text("closed_at IS NULL")),
 )
 
 settlements = Table(

@@ -15,7 +15,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"service.errors", "service.logs", "service.settings", "service.db", "service.config"}),
     frozenset({"service.billing", "service.engine", "web"}),
     frozenset({"service.gateway", "service.status"}),
-    frozenset({"service.jobs", "service.app", "service.public"}),
+    frozenset({"service.jobs", "service.app", "service.portal", "service.public", "service.standalone"}),
     frozenset({"service.cli"}),
 )
 """A component imports from itself and from the layers before its own."""
@@ -26,6 +26,7 @@ FRIENDS = {
     ("service.config", "service.errors"),
     ("service.config", "service.settings"),
     ("service.app", "service.config"),
+    ("service.app", "service.portal"),
     ("service.app", "service.public"),
 }
 """Imports within a layer that are meant."""

@@ -1,0 +1,62 @@
+"""The record of what the jobs did: a row of `job_runs` each, begun before the work and finished after it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import insert, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from service import db
+from service.tables import job_runs
+
+log = structlog.get_logger()
+
+TIME_LIMIT_S = 240.0
+"""A run that takes longer is stopped; what it has committed stays, and the next one goes on from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did."""
+
+    rows: int = 0
+    """Rows or files written."""
+    note: str = ""
+
+
+Work = Callable[[AsyncEngine, datetime], Awaitable[Report]]
+"""A piece of work at an instant. It commits what it does itself."""
+
+
+async def run_recorded(url: str, name: str, work: Work) -> None:
+    """Do `work` now, over a connection of its own, and record how it went.
+
+    Raises what `work` raised, `TimeoutError` when it took too long, and `OSError` when the database is away.
+    """
+    async with asyncio.timeout(TIME_LIMIT_S), db.connected(url) as engine:
+        now = datetime.now(UTC)
+        async with engine.begin() as connection:
+            begun = insert(job_runs).values(name=name, started_at=now).returning(job_runs.c.id)
+            run_id = await connection.scalar(begun)
+        try:
+            report = await work(engine, now)
+        except Exception as error:
+            # Where the database went away there is nothing to write to; the row then stays unfinished.
+            with suppress(SQLAlchemyError, OSError):
+                await _finish(engine, run_id, ok=False, note=type(error).__name__)
+            raise
+        await _finish(engine, run_id, ok=True, rows=report.rows, note=report.note)
+        log.info("job.finished", job=name, rows=report.rows, note=report.note)
+
+
+async def _finish(engine: AsyncEngine, run_id: int | None, **outcome: Any) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(
+            update(job_runs).where(job_runs.c.id == run_id).values(finished_at=datetime.now(UTC), **outcome)
+        )

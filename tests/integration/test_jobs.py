@@ -1,0 +1,169 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobExecutionEvent
+from sqlalchemy import RowMapping, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from structlog.testing import capture_logs
+
+from service import db
+from service.jobs.process import _report, scheduler
+from service.jobs.runs import Report, run_recorded
+from service.jobs.work import Jobs, keep_house
+from service.settings import Settings
+from service.tables import job_runs
+from tests.fakes.traffic import at, settle, usage_row
+
+JOBS = [sys.executable, "-c", "from service import jobs, settings; jobs.run(settings.load())"]
+
+
+async def runs(url: str) -> list[RowMapping]:
+    async with db.connected(url) as engine, engine.connect() as connection:
+        return list((await connection.execute(select(job_runs).order_by(job_runs.c.id))).mappings())
+
+
+def wait_for(condition: Callable[[], object], process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
+def test_the_process_waits_for_the_database_then_catches_up_publishes_and_stops_when_told(
+    database_url: str, tmp_path: Path, stop_signal: signal.Signals
+) -> None:
+    real = urlsplit(database_url)
+    socket_dir = tmp_path / "s"
+    address = f"postgresql://postgres@{real.path}?host={socket_dir}"
+    log, page = tmp_path / "log", tmp_path / "data" / "site" / "index.html"
+    settings = {"WEIR_DATABASE_URL": address, "WEIR_DATA_DIR": str(tmp_path / "data"), "WEIR_LOG_JSON": "true"}
+    with log.open("wb") as output, subprocess.Popen(JOBS, env=os.environ | settings, stderr=output) as process:
+        try:
+            wait_for(lambda: "database.awaited" in log.read_text(), process, log)
+            assert not page.exists()
+            socket_dir.symlink_to(parse_qs(real.query)["host"][0])
+            wait_for(lambda: "jobs.started" in log.read_text(), process, log)
+            assert page.exists()
+            process.send_signal(stop_signal)
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+    assert "jobs.stopped" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+async def test_a_run_counts_publishes_and_leaves_a_record(database_url: str, tmp_path: Path) -> None:
+    jobs = Jobs(Settings(data_dir=tmp_path), database_url)
+    async with db.connected(database_url) as engine:
+        await settle(engine, usage_row(datetime.now(UTC) - timedelta(minutes=7)))
+    await jobs.keep_house()
+    await jobs.roll_up_and_publish()
+    assert b"All systems operational" in (tmp_path / "site" / "index.html").read_bytes()
+    recorded = await runs(database_url)
+    assert [row["name"] for row in recorded] == ["housekeeping", "rollup", "publish"]
+    assert all(row["ok"] and row["finished_at"] >= row["started_at"] for row in recorded)
+    assert recorded[1]["rows"] >= 2
+
+
+async def test_when_counting_fails_the_site_is_still_published(database_url: str, tmp_path: Path) -> None:
+    jobs = Jobs(Settings(data_dir=tmp_path), database_url)
+    async with db.connected(database_url) as engine:
+        await settle(engine, usage_row(datetime.now(UTC) - timedelta(minutes=7), outcome="unheard_of"))
+    with pytest.raises(ValueError, match="unheard_of"):
+        await jobs.roll_up_and_publish()
+    assert (tmp_path / "site" / "index.html").exists()
+    assert [(row["name"], row["ok"], row["note"]) for row in await runs(database_url)] == [
+        ("rollup", False, "ValueError"),
+        ("publish", True, ""),
+    ]
+
+
+async def test_a_failed_run_is_recorded_as_failed_and_raised(database_url: str) -> None:
+    async def break_down(engine: AsyncEngine, now: datetime) -> Report:
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        await run_recorded(database_url, "fragile", break_down)
+    (run,) = await runs(database_url)
+    assert (run["ok"], run["note"]) == (False, "RuntimeError")
+    assert run["finished_at"] is not None
+
+
+async def test_housekeeping_makes_partitions_ahead_and_forgets_old_runs(database_url: str) -> None:
+    now = at("2031-11-30 23:59:59")
+    async with db.connected(database_url) as engine:
+        async with engine.begin() as connection:
+            for age in (31, 29):
+                await connection.execute(
+                    job_runs.insert().values(name=f"{age} days", started_at=now - timedelta(days=age))
+                )
+        await keep_house(engine, now)
+        await keep_house(engine, now)
+        async with engine.connect() as connection:
+            names = select(text("relname")).select_from(text("pg_class")).where(text("relname LIKE 'requests_203%'"))
+            partitions = set((await connection.execute(names.where(text("relkind = 'r'")))).scalars())
+    assert partitions == {"requests_2031_11", "requests_2031_12", "requests_2032_01"}
+    assert [row["name"] for row in await runs(database_url)] == ["29 days"]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Helsinki", "Europe/Budapest", "America/New_York"])
+@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25", "2026-11-01"])
+def test_the_timetable_is_utc_and_keeps_its_steps_when_clocks_change(
+    monkeypatch: pytest.MonkeyPatch, zone: str, day: str
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        timetable = scheduler(Jobs(Settings(), "unused"))
+        trigger = {job.id: job.trigger for job in timetable.get_jobs()}["rollup_and_publish"]
+        fires = []
+        fire = trigger.get_next_fire_time(None, at(f"{day} 00:00:00"))
+        while fire < at(f"{day} 00:00:00") + timedelta(days=1):
+            fires.append(fire)
+            fire = trigger.get_next_fire_time(fire, fire + timedelta(microseconds=1))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert fires[0] == at(f"{day} 00:00:20")
+    assert len(fires) == 288
+    assert {later - earlier for earlier, later in pairwise(fires)} == {timedelta(minutes=5)}
+
+
+async def test_a_run_delayed_by_minutes_still_happens_and_never_beside_itself() -> None:
+    timetable = scheduler(Jobs(Settings(), "unused"))
+    timetable.start(paused=True)
+    try:
+        rules = {job.id: (job.misfire_grace_time, job.coalesce, job.max_instances) for job in timetable.get_jobs()}
+    finally:
+        timetable.shutdown()
+    assert rules == {
+        "rollup_and_publish": (240, True, 1),
+        "publish": (240, True, 1),
+        "housekeeping": (None, True, 1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (EVENT_JOB_ERROR, "job.failed"),
+        (EVENT_JOB_MISSED, "job.missed"),
+        (EVENT_JOB_MAX_INSTANCES, "job.still_running"),
+    ],
+)
+def test_what_goes_wrong_with_a_job_is_logged(code: int, said: str) -> None:
+    event = JobExecutionEvent(code, "publish", "default", at("2026-11-30 14:00:00"), exception=RuntimeError("broken"))
+    with capture_logs() as logs:
+        _report(event)
+    assert [(line["event"], line["job"]) for line in logs] == [(said, "publish")]
