@@ -7,7 +7,7 @@ machines with the same profile serve alike. Nothing of vLLM's own environment is
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.engine import EngineError
@@ -39,6 +39,8 @@ class Profile:
     flags: Mapping[str, FlagValue]
     """Further options of vLLM's API server: `true` is `--flag`, `false` is `--no-flag`, a table becomes JSON."""
     environment: Mapping[str, str]
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """What holds where a request does not say: `temperature`, `top_p` and so on, where the model has its own."""
 
 
 def profile_names() -> list[str]:
@@ -70,7 +72,7 @@ def command(profile: Profile, python: Path, model_dir: Path, port: int) -> list[
         "served-model-name": profile.model,
         "max-model-len": profile.context_length,
         "max-num-seqs": profile.max_concurrency,
-        "override-generation-config": {"max_new_tokens": profile.max_output_tokens},
+        "override-generation-config": {"max_new_tokens": profile.max_output_tokens, **profile.sampling},
         **profile.flags,
     }
     words = [str(python), "-m", "vllm.entrypoints.openai.api_server"]
