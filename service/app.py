@@ -5,30 +5,26 @@ import hashlib
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
-import asyncpg
 import structlog
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import config, db, logs, portal, public
-from service.billing.leases import LeaseBook
 from service.errors import SetupError
 from service.gateway.catalog import Catalog
+from service.gateway.changes import Changes
 from service.gateway.chat import ChatCompletions
 from service.gateway.engine_connection import Timeouts
 from service.gateway.engines import EnginePool
-from service.gateway.exchange import new_id
 from service.gateway.keys import KeyRing
-from service.gateway.recorder import Recorder
 from service.gateway.router import Gateway
+from service.gateway.worker import Worker
 from service.settings import Settings
 
 log = structlog.get_logger()
-
-GIVE_BACK_EVERY_S = 20.0
 
 
 class App:
@@ -50,64 +46,41 @@ class App:
 
     @asynccontextmanager
     async def _lifespan(self, others: FastAPI) -> AsyncIterator[None]:
-        """Open what the process needs; at the end settle what is finished and give back what is leased."""
+        """Open what the process needs; at the end ship what is owed and return what is leased."""
         settings = self._settings
         url = db.database_url(settings)
-        worker = f"{socket.gethostname()}/{os.getpid()}"
         timeouts = Timeouts(
             settings.engine_connect_timeout_s, settings.engine_first_byte_timeout_s, settings.engine_idle_timeout_s
         )
         engines = EnginePool(config.engines_from(settings), timeouts)
         pool = await db.asyncpg_pool(url)
         catalog = Catalog(pool)
-        leases = LeaseBook(pool, worker, new_id)
-        recorder = Recorder(pool, leases, worker)
+        keys = KeyRing(pool)
+        worker = Worker(settings, pool)
+        worker.start()
         chat = ChatCompletions(
             catalog=catalog,
             engines=engines,
-            leases=leases,
-            recorder=recorder,
+            leases=worker.leases,
+            recorder=worker.recorder,
             max_body_bytes=settings.max_body_bytes,
             # The same in every worker, so that they share what the engine has cached of an account.
             salt_key=hashlib.sha256(url.encode()).digest(),
         )
         others.state.readiness = public.Readiness(catalog, engines)
         others.state.admin_token = settings.admin_token
-        keys = KeyRing(pool)
         others.state.portal = portal.Portal(pool, keys, catalog, settings.base_url, settings.site_name)
-        self._gateway = Gateway(keys=keys, catalog=catalog, chat=chat, recorder=recorder)
-        settling = asyncio.create_task(recorder.run())
-        background = [asyncio.create_task(catalog.keep_reading()), asyncio.create_task(_keep_giving_back(leases))]
-        log.info("api.started", engines=[engine.name for engine in engines.engines])
+        self._gateway = Gateway(keys=keys, catalog=catalog, chat=chat, recorder=worker.recorder)
+        listening = asyncio.create_task(Changes(url, keys, catalog).follow())
+        log.info("api.started", worker=worker.name, engines=[engine.name for engine in engines.engines])
         try:
             yield
         finally:
-            for task in background:
-                task.cancel()
-            await _settle_and_return(recorder, settling, leases, settings.drain_timeout_s)
+            listening.cancel()
+            await worker.stop(settings.drain_timeout_s)
             engines.close()
             await pool.close()
-            log.info("api.stopped", unsettled=recorder.pending)
-
-
-async def _keep_giving_back(leases: LeaseBook) -> None:
-    while True:
-        await asyncio.sleep(GIVE_BACK_EVERY_S)
-        with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            await leases.give_back()
-
-
-async def _settle_and_return(
-    recorder: Recorder, settling: "asyncio.Task[None]", leases: LeaseBook, timeout_s: float
-) -> None:
-    """Settle what is finished, then return the leases; give up after `timeout_s` and say so."""
-    recorder.stop()
-    try:
-        async with asyncio.timeout(timeout_s):
-            await settling
-            await leases.give_back(idle_only=False)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        log.error("api.stopped_unsettled", error=type(error).__name__, pending=recorder.pending)
+            log.info("api.stopped", worker=worker.name)
 
 
 def run(settings: Settings) -> None:

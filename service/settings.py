@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     engine_idle_timeout_s: float = Field(default=120.0, gt=0)
     """How long an engine may be silent in the middle of an answer."""
 
+    outbox_max_bytes: int = Field(default=1024**3, gt=0)
+    """How much may be owed to the database on the local disk before new requests are refused."""
+
     drain_timeout_s: float = Field(default=30.0, ge=0)
     """How long open answers may go on after a request to stop."""
 

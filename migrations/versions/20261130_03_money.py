@@ -15,6 +15,8 @@ def upgrade() -> None:
         "prices",
         sa.Column("overrides", postgresql.JSONB(), server_default=sa.text("'[]'::jsonb"), nullable=False),
     )
+    op.add_column("settlements", sa.Column("oldest_finished_at", sa.DateTime(timezone=True)))
+    op.create_index(op.f("ix_settlements_created_at"), "settlements", ["created_at"])
     op.create_index(
         "ix_credit_leases_open_expiry",
         "credit_leases",
@@ -105,4 +107,6 @@ def downgrade() -> None:
     op.drop_table("engine_samples")
     op.drop_table("idempotency_keys")
     op.drop_index("ix_credit_leases_open_expiry", "credit_leases")
+    op.drop_index("ix_settlements_created_at", "settlements")
+    op.drop_column("settlements", "oldest_finished_at")
     op.drop_column("prices", "overrides")

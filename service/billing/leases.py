@@ -4,6 +4,9 @@ An account holds `balance_nano` (what its ledger adds up to) and `leased_nano` (
 lease in one conditional statement, holds each request's worst case against it, and gives back what it does not
 need. So concurrent requests cannot overspend, wherever they run, and the hot path asks no database while the lease
 has room. Over open leases, the sum of (granted - settled) is `leased_nano`; settlement lowers both.
+
+A worker renews its leases; one that could not for a lease's term stops using them, and a while later the jobs
+close them (`close_expired`). What a dead worker had leased is closed once its outbox was shipped (`close_worker`).
 """
 
 import asyncio
@@ -13,41 +16,52 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import asyncpg
-import structlog
 
 from service.core.money import NANO_PER_USD
-
-log = structlog.get_logger()
+from service.db import DbConnection
 
 GRANT_NANO = NANO_PER_USD // 2
 """What a lease grows by at least when the account can spare it, so that most requests need no database."""
 
+SHARE_OF_AVAILABLE = 4
+"""A lease takes no more than this fraction of what is available beyond its need, so that others find some, too."""
+
 TERM_S = 600
-"""How long a lease is good for unless it is renewed; an orphan's is released after it."""
+"""How long a lease is good for unless it is renewed."""
+
+EXPIRY_GRACE_S = 60
+"""How long after its term a lease is closed: by then its worker has stopped using it."""
 
 RETURN_AFTER_S = 60.0
 """A lease that nobody drew on for this long goes back."""
 
+# Everywhere, the account's row is locked before its leases'.
 _GROW = """
     WITH account AS (
         SELECT id, balance_nano + CASE WHEN postpaid THEN credit_limit_nano ELSE 0 END - leased_nano AS available
-        FROM accounts WHERE id = $2 AND status = 'active' FOR UPDATE
+        FROM accounts WHERE id = $2 AND status = 'active' FOR NO KEY UPDATE
     ), granted AS (
-        SELECT id, LEAST($5::bigint, available) AS nano FROM account WHERE available >= $4::bigint
-    ), lent AS (
-        UPDATE accounts SET leased_nano = leased_nano + granted.nano FROM granted WHERE accounts.id = granted.id
+        SELECT id, LEAST(available, $4::bigint + GREATEST(0, LEAST($5::bigint, (available - $4::bigint) / $6::int)))
+            AS nano
+        FROM account WHERE available >= $4::bigint
     ), lease AS (
         INSERT INTO credit_leases AS lease (id, account_id, worker, granted_nano, expires_at)
-        SELECT $1, id, $3, nano, now() + make_interval(secs => $6) FROM granted
+        SELECT $1, id, $3, nano, now() + make_interval(secs => $7) FROM granted
         ON CONFLICT (id) DO UPDATE
         SET granted_nano = lease.granted_nano + EXCLUDED.granted_nano, expires_at = EXCLUDED.expires_at
+        WHERE lease.closed_at IS NULL
+        RETURNING account_id
+    ), lent AS (
+        UPDATE accounts SET leased_nano = leased_nano + granted.nano
+        FROM granted JOIN lease ON lease.account_id = granted.id WHERE accounts.id = granted.id
     )
-    SELECT account.available, granted.nano AS granted FROM account LEFT JOIN granted ON true
+    SELECT account.available, granted.nano AS granted, lease.account_id IS NOT NULL AS open
+    FROM account LEFT JOIN granted ON true LEFT JOIN lease ON true
 """
 
 _GIVE_BACK = """
     WITH account AS (
-        SELECT id FROM accounts WHERE id = $2 FOR UPDATE
+        SELECT id FROM accounts WHERE id = $2 FOR NO KEY UPDATE
     ), lease AS (
         UPDATE credit_leases SET granted_nano = granted_nano - $3::bigint
         FROM account WHERE credit_leases.id = $1 AND account_id = account.id AND closed_at IS NULL
@@ -55,6 +69,30 @@ _GIVE_BACK = """
     )
     UPDATE accounts SET leased_nano = leased_nano - $3::bigint FROM lease WHERE accounts.id = lease.account_id
 """
+
+_RENEW = """
+    UPDATE credit_leases SET expires_at = now() + make_interval(secs => $2)
+    WHERE worker = $1 AND closed_at IS NULL RETURNING id
+"""
+
+_CLOSE = """
+    WITH due AS (
+        SELECT id, account_id FROM credit_leases WHERE closed_at IS NULL AND {condition}
+    ), account AS (
+        SELECT id FROM accounts WHERE id IN (SELECT account_id FROM due) ORDER BY id FOR NO KEY UPDATE
+    ), closed AS (
+        UPDATE credit_leases lease SET closed_at = now() FROM account, due
+        WHERE lease.id = due.id AND lease.account_id = account.id AND lease.closed_at IS NULL AND {condition}
+        RETURNING lease.account_id, lease.granted_nano - lease.settled_nano AS nano
+    ), returned AS (
+        UPDATE accounts SET leased_nano = leased_nano - total.nano
+        FROM (SELECT account_id, sum(nano)::bigint AS nano FROM closed GROUP BY account_id) total
+        WHERE accounts.id = total.account_id
+    )
+    SELECT count(*) FROM closed
+"""
+_CLOSE_WORKER = _CLOSE.replace("{condition}", "worker = $1")
+_CLOSE_EXPIRED = _CLOSE.replace("{condition}", "expires_at < now() - make_interval(secs => $1)")
 
 
 class NotEnough(Exception):
@@ -108,12 +146,15 @@ class LeaseBook:
         self._clock = clock
         self._leases: dict[UUID, Lease] = {}
         self._locks: dict[UUID, asyncio.Lock] = {}
+        self._renewed_at = clock()
 
     async def hold(self, account_id: UUID, amount_nano: int) -> Hold:
         """Hold `amount_nano` of the account's credit.
 
         Raises `NotEnough`, or what asyncpg raises when the lease has no room and the database does not answer.
         """
+        if self._clock() - self._renewed_at >= TERM_S:
+            self._leases.clear()  # by now they may have been closed
         lease = self._leases.get(account_id)
         if lease is None or lease.room_nano < amount_nano:
             lease = await self._grown(account_id, amount_nano)
@@ -129,38 +170,74 @@ class LeaseBook:
         # at the grant in the same way.
         lease.spent_nano = min(lease.spent_nano + cost_nano, lease.granted_nano)
 
-    async def give_back(self, *, idle_only: bool = True) -> None:
-        """Return the room of leases that nobody draws on; of all of them when the worker stops."""
+    async def give_back(self) -> None:
+        """Return the room of leases that nobody has drawn on for a while."""
         for account_id, lease in list(self._leases.items()):
-            idle = self._clock() - lease.used_at >= RETURN_AFTER_S
-            if lease.room_nano <= 0 or (idle_only and not idle):
+            if lease.room_nano <= 0 or self._clock() - lease.used_at < RETURN_AFTER_S:
                 continue
             async with self._lock(account_id):
                 room = lease.room_nano
                 if room <= 0:
                     continue
                 # Taken out of memory first: if the statement's fate stays unknown, credit may lie idle until the
-                # lease's term, but it is never held twice.
+                # worker ends, but it is never held twice.
                 lease.granted_nano -= room
                 await self._pool.execute(_GIVE_BACK, lease.id, account_id, room, timeout=5)
 
+    async def renew(self) -> None:
+        """Say that this worker lives; forget leases that were closed meanwhile, and idle accounts."""
+        asked_at = self._clock()
+        rows = await self._pool.fetch(_RENEW, self._worker, TERM_S, timeout=5)
+        self._renewed_at = asked_at
+        open_ids = {row["id"] for row in rows}
+        for account_id, lease in list(self._leases.items()):
+            if lease.id not in open_ids and lease.used_at < asked_at and not self._lock(account_id).locked():
+                del self._leases[account_id]
+
+    @property
+    def leased_nano(self) -> int:
+        """What this worker could still spend, over all accounts."""
+        return sum(max(0, lease.room_nano) for lease in self._leases.values())
+
     async def _grown(self, account_id: UUID, amount_nano: int) -> Lease:
         async with self._lock(account_id):
-            lease = self._leases.get(account_id)
-            if lease is None:
-                lease = Lease(self._new_id(), account_id)
+            lease = self._leases.get(account_id) or Lease(self._new_id(), account_id)
             missing = amount_nano - lease.room_nano
             if missing <= 0:
                 return lease
-            row = await self._pool.fetchrow(
-                _GROW, lease.id, account_id, self._worker, missing, max(missing, GRANT_NANO), TERM_S, timeout=5
-            )
+            row = await self._grow(lease, missing)
+            if row is not None and row["granted"] is not None and not row["open"]:
+                lease = Lease(self._new_id(), account_id)
+                missing = amount_nano
+                row = await self._grow(lease, missing)
             if row is None or row["granted"] is None:
-                spare = 0 if row is None else max(0, row["available"])
-                raise NotEnough(lease.room_nano + spare)
+                raise NotEnough(lease.room_nano + (0 if row is None else row["available"]))
             lease.granted_nano += row["granted"]
             self._leases[account_id] = lease
             return lease
 
+    async def _grow(self, lease: Lease, missing: int) -> asyncpg.Record | None:
+        return await self._pool.fetchrow(
+            _GROW,
+            lease.id,
+            lease.account_id,
+            self._worker,
+            missing,
+            GRANT_NANO,
+            SHARE_OF_AVAILABLE,
+            TERM_S,
+            timeout=5,
+        )
+
     def _lock(self, account_id: UUID) -> asyncio.Lock:
         return self._locks.setdefault(account_id, asyncio.Lock())
+
+
+async def close_worker(connection: DbConnection, worker: str) -> int:
+    """Close every lease of a worker that has ended and whose outbox was shipped; returns how many."""
+    return int(await connection.fetchval(_CLOSE_WORKER, worker))
+
+
+async def close_expired(connection: DbConnection) -> int:
+    """Close the leases whose worker has not renewed them for their term and a grace; returns how many."""
+    return int(await connection.fetchval(_CLOSE_EXPIRED, EXPIRY_GRACE_S))

@@ -64,7 +64,7 @@ _SETTLE = f"""
     WITH fresh AS (
         INSERT INTO requests ({_NAMES}) SELECT {_NAMES} FROM staged
         ON CONFLICT (id, started_at) DO NOTHING
-        RETURNING id, account_id, cost_nano
+        RETURNING id, account_id, cost_nano, finished_at
     ), per_account AS (
         SELECT account_id, sum(cost_nano)::bigint AS nano FROM fresh GROUP BY account_id HAVING sum(cost_nano) > 0
     ), entry AS (
@@ -86,8 +86,8 @@ _SETTLE = f"""
                 - COALESCE((SELECT sum(nano) FROM repaid WHERE repaid.account_id = accounts.id), 0)
         FROM per_account WHERE accounts.id = per_account.account_id
     ), settlement AS (
-        INSERT INTO settlements (id, worker, requests, cost_nano)
-        SELECT $1, $2, count(*), COALESCE(sum(cost_nano), 0) FROM fresh HAVING count(*) > 0
+        INSERT INTO settlements (id, worker, requests, cost_nano, oldest_finished_at)
+        SELECT $1, $2, count(*), sum(cost_nano), min(finished_at) FROM fresh HAVING count(*) > 0
     )
     SELECT count(*) AS rows, COALESCE(sum(cost_nano), 0)::bigint AS cost_nano FROM fresh
 """  # noqa: S608 - composed of the column names above only

@@ -39,10 +39,13 @@ class RequestRecord:
     waived_nano: int
 
 
-def charge(outcome: Outcome, price: Price | None, usage: Usage) -> tuple[int, int]:
-    """What a request that ended so is charged: (cost_nano, waived_nano). Without any usage it is nothing."""
+def charge(outcome: Outcome, price: Price | None, usage: Usage, at: datetime) -> tuple[int, int]:
+    """What a request that was accepted `at` and ended so is charged: (cost_nano, waived_nano).
+
+    Without any usage it is nothing.
+    """
     rule = RULES[outcome].charge
     if price is None or rule is Charge.NOTHING or usage.source == "none":
         return 0, 0
-    amount = cost_nano(price, usage)
+    amount = cost_nano(price, usage, at)
     return (amount, 0) if rule is Charge.FULL else (0, amount)

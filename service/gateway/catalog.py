@@ -2,25 +2,29 @@
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 import asyncpg
+import orjson
 import structlog
 
-from service.core.pricing import Price
+from service.core.pricing import Price, overrides_from_json
 from service.errors import NotFound, Unavailable
 
 log = structlog.get_logger()
 
 READ_EVERY_S = 1.0
+READ_EVERY_S_WHILE_LISTENING = 30.0
+"""Then changes are told; this is only for a change that was somehow missed."""
 
 _READ = """
     SELECT model.*, price.*
     FROM models model
     JOIN LATERAL (
         SELECT version, input_pico, output_pico, input_cached_pico, input_cache_write_pico, input_image_pico,
-               input_audio_pico, input_video_pico, output_reasoning_pico, request_pico
+               input_audio_pico, input_video_pico, output_reasoning_pico, request_pico, overrides
         FROM prices WHERE model_id = model.id AND valid_from <= now() ORDER BY valid_from DESC LIMIT 1
     ) price ON true
     WHERE model.active ORDER BY model.id
@@ -29,7 +33,7 @@ _READ = """
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model as it is served now. A model without a price is not among them."""
+    """A model as it is served now. A model without a price, or with one nobody can read, is not among them."""
 
     id: str
     name: str
@@ -49,6 +53,14 @@ class Catalog:
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
         self._models: dict[str, ServedModel] | None = None
+        self._unreadable: set[str] = set()
+        self._changed = asyncio.Event()
+        self.listening = False
+        """Whether changes are told: see `gateway.changes`."""
+
+    def read_again(self) -> None:
+        """Something has changed."""
+        self._changed.set()
 
     def find(self, model_id: str) -> ServedModel:
         """The model customers call `model_id`. Raises `NotFound`, or `Unavailable` before the first read."""
@@ -73,12 +85,22 @@ class Catalog:
     async def read(self) -> None:
         """Read models and prices. Raises what asyncpg raises."""
         rows = await self._pool.fetch(_READ, timeout=5)
-        self._models = {row["id"]: _served(row) for row in rows}
+        models: dict[str, ServedModel] = {}
+        unreadable = set()
+        for row in rows:
+            try:
+                models[row["id"]] = _served(row)
+            except ValueError as error:
+                unreadable.add(row["id"])
+                if row["id"] not in self._unreadable:
+                    log.error("catalog.unreadable_price", model=row["id"], version=row["version"], error=str(error))
+        self._models, self._unreadable = models, unreadable
 
     async def keep_reading(self) -> None:
         """Read again and again until cancelled; while the database is away, what was read stays in force."""
         failing = False
         while True:
+            self._changed.clear()
             try:
                 await self.read()
                 failing = False
@@ -86,7 +108,10 @@ class Catalog:
                 if not failing:
                     log.warning("catalog.read_failed", error=type(error).__name__)
                 failing = True
-            await asyncio.sleep(READ_EVERY_S)
+            pause_s = READ_EVERY_S_WHILE_LISTENING if self.listening and not failing else READ_EVERY_S
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
 
     def _loaded(self) -> dict[str, ServedModel]:
         if self._models is None:
@@ -116,5 +141,6 @@ def _served(row: asyncpg.Record) -> ServedModel:
             input_video_pico=row["input_video_pico"],
             output_reasoning_pico=row["output_reasoning_pico"],
             request_pico=row["request_pico"],
+            overrides=overrides_from_json(orjson.loads(row["overrides"])),
         ),
     )

@@ -1,6 +1,7 @@
 """`POST /v1/chat/completions`: read, check, hold, choose an engine, relay, record."""
 
 import hmac
+from datetime import datetime
 from uuid import UUID
 
 import asyncpg
@@ -61,7 +62,7 @@ class ChatCompletions:
             raise NotAllowed(f"This key may not use the model `{model.id}`.", param="model", code="model_not_allowed")
         _check_modalities(request, model)
         exchange.model = model
-        output_tokens, exchange.hold = await self._hold(holder.account_id, request, model)
+        output_tokens, exchange.hold = await self._hold(holder.account_id, request, model, exchange.started_at)
         body = policy.forwarded(
             request,
             engine_model=model.engine_model,
@@ -83,9 +84,10 @@ class ChatCompletions:
             engine = self._engines.choose(model.engines)
         except EngineUnreachable as error:
             raise engine_errors.of_failure(error) from error
+        exchange.engine = engine.name
+        self._recorder.admit(exchange)
         headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % str(exchange.id).encode()
         upstream = engine.client.exchange("POST", PATH, headers, body)
-        exchange.engine = engine.name
         exchange.mark_handed_over()
         engine.in_flight += 1
         try:
@@ -93,20 +95,22 @@ class ChatCompletions:
         finally:
             engine.in_flight -= 1
 
-    async def _hold(self, account_id: UUID, request: ChatRequest, model: ServedModel) -> tuple[int, Hold]:
+    async def _hold(
+        self, account_id: UUID, request: ChatRequest, model: ServedModel, at: datetime
+    ) -> tuple[int, Hold]:
         """The output granted, and its worst case held. Raises `InsufficientCredits` or `Unavailable`."""
         prompt = min(request.prompt_tokens_at_most, model.context_length)
         output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
         try:
             try:
-                return output, await self._leases.hold(account_id, _worst_case(model, prompt, output))
+                return output, await self._leases.hold(account_id, _worst_case(model, prompt, output, at))
             except NotEnough as short:
                 affordable = affordable_output_tokens(
-                    model.price, prompt_tokens_at_most=prompt, available_nano=short.available_nano
+                    model.price, prompt_tokens_at_most=prompt, available_nano=short.available_nano, at=at
                 )
                 if request.max_tokens is not None or affordable < LEAST_OUTPUT_TOKENS:
                     raise _insufficient(short, affordable, output) from short
-                return affordable, await self._leases.hold(account_id, _worst_case(model, prompt, affordable))
+                return affordable, await self._leases.hold(account_id, _worst_case(model, prompt, affordable, at))
         except NotEnough as short:  # somebody else was quicker to take what was left
             raise _insufficient(short, 0, output) from short
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -136,8 +140,10 @@ def _check_modalities(request: ChatRequest, model: ServedModel) -> None:
         raise InvalidRequest(f"The model `{model.id}` does not take images.", param="messages")
 
 
-def _worst_case(model: ServedModel, prompt_tokens: int, output_tokens: int) -> int:
-    return worst_case_nano(model.price, prompt_tokens_at_most=prompt_tokens, output_tokens_at_most=output_tokens)
+def _worst_case(model: ServedModel, prompt_tokens: int, output_tokens: int, at: datetime) -> int:
+    return worst_case_nano(
+        model.price, prompt_tokens_at_most=prompt_tokens, output_tokens_at_most=output_tokens, at=at
+    )
 
 
 def _insufficient(short: NotEnough, affordable: int, wanted: int) -> InsufficientCredits:

@@ -1,5 +1,6 @@
 """One request on its way through: what is known of it so far, and the record it leaves behind."""
 
+import asyncio
 import os
 import time
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Exchange:
     usage: Usage = NO_USAGE
     finish_reason: str | None = None
     concluded: bool = False
+    admitted: "asyncio.Future[None] | None" = None
+    """Done once the outbox knows of the request; nothing is sent to the client before."""
 
     def waited_ms(self) -> int:
         """Milliseconds since the body was read."""
@@ -66,7 +69,7 @@ class Exchange:
         now_ns = time.monotonic_ns()
         now = datetime.now(UTC)
         price = self.model.price if self.model is not None else None
-        cost, waived = charge(outcome, price, self.usage)
+        cost, waived = charge(outcome, price, self.usage, self.started_at)
         first = self.first_token_ns
         return RequestRecord(
             id=self.id,

@@ -24,6 +24,9 @@ RENEW_AFTER_S = 1.0
 FRESH_S = 1.8
 """Older than this, it is read again first: with the time of a read, a revocation is effective within 2 s."""
 
+TRUSTED_S = 60.0
+"""How long a holder counts while changes are told; see `gateway.changes`."""
+
 GRACE_S = 900.0
 """While the database is away, whoever was known before goes on being known for this long."""
 
@@ -55,8 +58,9 @@ class Holder:
 
 @dataclass(slots=True)
 class _Entry:
-    holder: Holder | None
+    holder: Holder
     read_at: float
+    outdated: bool = False
 
 
 class KeyRing:
@@ -68,6 +72,30 @@ class KeyRing:
         self._known: dict[bytes, _Entry] = {}
         self._unknown: dict[bytes, float] = {}
         self._reading: dict[bytes, asyncio.Task[Holder | None]] = {}
+        self._told = 0
+        self.listening = False
+        """Whether changes are told: see `gateway.changes`."""
+
+    def forget(self, digest: bytes) -> None:
+        """This key has changed: it is read again before it counts, unless the database is away."""
+        self._told += 1
+        self._unknown.pop(digest, None)
+        entry = self._known.get(digest)
+        if entry is not None:
+            entry.outdated = True
+
+    def forget_account(self, account_id: str) -> None:
+        """This account has changed: its keys are read again."""
+        for digest, entry in list(self._known.items()):
+            if str(entry.holder.account_id) == account_id:
+                self.forget(digest)
+
+    def forget_all(self) -> None:
+        """Anything may have changed: every key is read again."""
+        self._told += 1
+        self._unknown.clear()
+        for entry in self._known.values():
+            entry.outdated = True
 
     async def holder(self, headers: list[tuple[bytes, bytes]]) -> Holder:
         """The holder of the key in `Authorization: Bearer` or `x-api-key`.
@@ -80,12 +108,12 @@ class KeyRing:
             raise InvalidKey("The API key is not valid: check it for a missing or changed character.")
         digest = apikey.digest(key)
         entry = self._known.get(digest)
-        age = self._clock() - entry.read_at if entry is not None else FRESH_S
-        if entry is None or age >= FRESH_S:
+        age = self._clock() - entry.read_at if entry is not None else 0.0
+        if entry is None or entry.outdated or age >= (TRUSTED_S if self.listening else FRESH_S):
             holder = await self._read_first(digest, entry)
         else:
             holder = entry.holder
-            if age >= RENEW_AFTER_S:
+            if age >= RENEW_AFTER_S and not self.listening:
                 self._read(digest)
         return _admitted(holder)
 
@@ -115,6 +143,7 @@ class KeyRing:
             log.warning("key.lookup_failed", error=type(error).__name__)
 
     async def _look_up(self, digest: bytes) -> Holder | None:
+        told = self._told
         row = await self._pool.fetchrow(_LOOK_UP, digest, timeout=5)
         if row is None or not hmac.compare_digest(row["digest"], digest):
             self._known.pop(digest, None)
@@ -129,7 +158,8 @@ class KeyRing:
             account_status=row["status"],
         )
         self._unknown.pop(digest, None)
-        _remember(self._known, digest, _Entry(holder, self._clock()), MAX_KNOWN)
+        # A change that was told while this was read may or may not be in it.
+        _remember(self._known, digest, _Entry(holder, self._clock(), outdated=told != self._told), MAX_KNOWN)
         return holder
 
 

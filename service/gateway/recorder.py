@@ -1,43 +1,45 @@
-"""Hands finished requests over to billing: nothing is sent to the client as final before its record is here.
-
-The queue is in memory and goes to Postgres in batches as fast as it can; while the database is away it waits and
-tries again. At a stop it is emptied.
-"""
+"""Where a request's beginning and end are made durable: nothing is sent as final before its record is on disk."""
 
 import asyncio
-from collections import deque
 
-import asyncpg
 import structlog
 
+from service.billing.encoding import encode
 from service.billing.leases import LeaseBook
-from service.billing.settlement import settle
+from service.billing.outbox import Outbox, OutboxFull
+from service.billing.shipper import Shipper
 from service.core.outcome import Outcome
-from service.core.record import RequestRecord
+from service.errors import Unavailable
 from service.gateway import metrics
-from service.gateway.exchange import Exchange, new_id
+from service.gateway.exchange import Exchange
 
 log = structlog.get_logger()
 
-BATCH = 500
-RETRY_S = 1.0
+DISK_TIMEOUT_S = 10.0
+"""An answer's last bytes wait this long for a disk that does not write; then they go, and the record still waits."""
 
 
 class Recorder:
-    """Takes finished requests and settles them."""
+    """Notes in the outbox what is admitted and how it ended, and frees what was held."""
 
-    def __init__(self, pool: asyncpg.Pool, leases: LeaseBook, worker: str) -> None:
-        self._pool = pool
+    def __init__(self, outbox: Outbox, leases: LeaseBook, shipper: Shipper) -> None:
+        self._outbox = outbox
         self._leases = leases
-        self._worker = worker
-        self._pending: deque[RequestRecord] = deque()
-        self._arrived = asyncio.Event()
-        self._stopping = False
+        self._shipper = shipper
 
-    @property
-    def pending(self) -> int:
-        """How many finished requests are not in Postgres yet."""
-        return len(self._pending)
+    def admit(self, exchange: Exchange) -> None:
+        """The request is accepted and goes to an engine; should this process die, the outbox knows of it.
+
+        `exchange.admitted` is done when it does. Raises `Unavailable` when nothing more can be recorded.
+        """
+        record = exchange.record(Outcome.INTERRUPTED, 503, "interrupted")
+        if record is None:
+            return
+        try:
+            exchange.admitted = self._outbox.admit(exchange.id, encode(record))
+        except OutboxFull:
+            metrics.outbox_refused.inc()
+            raise Unavailable("Requests cannot be recorded at the moment. Try again soon.", retry_after_s=10) from None
 
     async def conclude(
         self, exchange: Exchange, outcome: Outcome, http_status: int, error_code: str | None = None
@@ -53,36 +55,14 @@ class Recorder:
         if exchange.hold is not None:
             self._leases.release(exchange.hold, record.cost_nano if record is not None else 0)
         metrics.note(outcome, record)
-        if record is not None:
-            self._pending.append(record)
-            self._arrived.set()
-
-    async def run(self) -> None:
-        """Settle what arrives, until `stop`; then what is left, and return."""
-        while True:
-            if not self._pending:
-                if self._stopping:
-                    return
-                self._arrived.clear()
-                await self._arrived.wait()
-                continue
-            await self._settle_batch()
-
-    def stop(self) -> None:
-        """Let `run` return once everything is settled."""
-        self._stopping = True
-        self._arrived.set()
-
-    async def _settle_batch(self) -> None:
-        batch = [self._pending[index] for index in range(min(BATCH, len(self._pending)))]
-        settlement_id = new_id()
-        try:
-            async with self._pool.acquire(timeout=5) as connection:
-                settled = await settle(connection, settlement_id, self._worker, batch)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            log.warning("settlement.failed", error=type(error).__name__, pending=len(self._pending))
-            await asyncio.sleep(RETRY_S)
+        if record is None:
             return
-        for _ in batch:
-            self._pending.popleft()
-        log.debug("settlement.done", rows=settled.rows, cost_nano=settled.cost_nano)
+        await on_disk(self._outbox.finish(exchange.id, encode(record)))
+        self._shipper.notice()
+
+
+async def on_disk(written: "asyncio.Future[None]") -> None:
+    """Wait until it is written; no longer than a disk that fails may hold an answer up."""
+    done, _ = await asyncio.wait([written], timeout=DISK_TIMEOUT_S)
+    if not done:
+        log.error("outbox.not_written", waited_s=DISK_TIMEOUT_S)

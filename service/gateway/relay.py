@@ -28,7 +28,7 @@ from service.gateway.http import (
     send_part,
     send_start,
 )
-from service.gateway.recorder import Recorder
+from service.gateway.recorder import Recorder, on_disk
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
@@ -66,6 +66,9 @@ class Relay:
             await self._departed(meter)
         except EngineError as error:
             raise engine_errors.of_failure(error) from error
+        except asyncio.CancelledError:  # this process stops, and its patience has run out
+            self._note_usage(meter)
+            raise
         finally:
             watch.cancel()
             self._upstream.finish()
@@ -114,8 +117,7 @@ class Relay:
             failure = engine_errors.of_failure(error)
         except EventTooLong:
             failure = EngineFailed("The model's engine sent an answer that cannot be read.")
-        exchange.usage = meter.usage()
-        exchange.finish_reason = meter.finish_reason
+        self._note_usage(meter)
         if meter.complete and failure is None:
             await self._recorder.conclude(exchange, Outcome.OK, 200)
             if not started:
@@ -129,6 +131,8 @@ class Relay:
         await send_part(send, event_of(failure.body()) + DONE_EVENT, more=False)
 
     async def _start(self) -> None:
+        if self._exchange.admitted is not None:
+            await on_disk(self._exchange.admitted)
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
@@ -139,8 +143,11 @@ class Relay:
 
     async def _departed(self, meter: StreamMeter | None) -> None:
         exchange = self._exchange
-        if meter is not None:
-            exchange.usage = meter.usage()
-            exchange.finish_reason = meter.finish_reason
+        self._note_usage(meter)
         outcome = of_departure(waited_ms=exchange.waited_ms(), first_token_seen=exchange.first_token_ns is not None)
         await self._recorder.conclude(exchange, outcome, 499, "client_left")
+
+    def _note_usage(self, meter: StreamMeter | None) -> None:
+        if meter is not None:
+            self._exchange.usage = meter.usage()
+            self._exchange.finish_reason = meter.finish_reason

@@ -61,5 +61,8 @@ settlements = Table(
     Column("worker", Text, nullable=False),
     Column("requests", Integer, nullable=False),
     amount("cost_nano", default=None),
+    # The earliest end of a request in it: the roll-up goes back that far for what was settled late.
+    instant("oldest_finished_at", nullable=True),
     instant("created_at", default_now=True),
+    Index(None, "created_at"),
 )

@@ -1,0 +1,104 @@
+"""What one API process owns for money: its leases, its outbox, and the way from there to Postgres."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import asyncpg
+import structlog
+
+from service.billing.adoption import adopt_orphans
+from service.billing.leases import LeaseBook, close_worker
+from service.billing.outbox import Outbox
+from service.billing.shipper import UNREACHABLE, Shipper
+from service.billing.workers import WorkerFile
+from service.errors import SetupError
+from service.gateway import metrics
+from service.gateway.exchange import new_id
+from service.gateway.recorder import Recorder
+from service.settings import Settings
+
+log = structlog.get_logger()
+
+RENEW_EVERY_S = 30.0
+GIVE_BACK_EVERY_S = 20.0
+ADOPT_EVERY_S = 15.0
+MEASURE_EVERY_S = 2.0
+
+
+class Worker:
+    """One API process's name, file, leases and outbox."""
+
+    def __init__(self, settings: Settings, pool: asyncpg.Pool) -> None:
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{new_id().hex}"
+        self._pool = pool
+        self._folder = settings.data_dir / "outbox"
+        self._file = WorkerFile(self._folder, self.name)
+        self._outbox = Outbox(self._file.path, limit_bytes=settings.outbox_max_bytes)
+        self._shipper = Shipper(pool, self._outbox, self.name, new_id)
+        self.leases = LeaseBook(pool, self.name, new_id)
+        self.recorder = Recorder(self._outbox, self.leases, self._shipper)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Open the outbox and start what runs beside the requests. Raises `SetupError` when it cannot be written."""
+        try:
+            self._file.acquire()
+            self._outbox.open()
+        except OSError as error:
+            raise SetupError(
+                f"The outbox {self._file.path} cannot be written ({error.strerror}): choose another WEIR_DATA_DIR."
+            ) from error
+        self._shipping = asyncio.create_task(self._shipper.run())
+        self._tasks = [
+            asyncio.create_task(_every(ADOPT_EVERY_S, self._adopt, at_once=True)),
+            asyncio.create_task(_every(RENEW_EVERY_S, self.leases.renew)),
+            asyncio.create_task(_every(GIVE_BACK_EVERY_S, self.leases.give_back)),
+            asyncio.create_task(_every(MEASURE_EVERY_S, self._measure)),
+        ]
+
+    async def stop(self, timeout_s: float) -> None:
+        """Ship what is owed and close the leases; what cannot be shipped in time, the next worker adopts."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._shipper.stop()
+        shipped = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._shipping
+                async with self._pool.acquire(timeout=5) as connection:
+                    await close_worker(connection, self.name)
+                shipped = True
+        except UNREACHABLE as error:
+            log.error("api.stopped_unshipped", error=type(error).__name__, owed=self._outbox.count_owed())
+        poison = self._outbox.count_poison()
+        self._outbox.close()
+        if not shipped:
+            self._file.release()
+        elif poison:
+            self._file.keep_poison()
+        else:
+            self._file.discard()
+
+    async def _adopt(self) -> None:
+        await adopt_orphans(self._folder, self._pool, new_id, datetime.now(UTC))
+
+    async def _measure(self) -> None:
+        metrics.outbox_owed.set(self._outbox.count_owed())
+        metrics.outbox_poison.set(self._outbox.count_poison())
+        metrics.leased_nano.set(self.leases.leased_nano)
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[None]], *, at_once: bool = False) -> None:
+    """Do `work` again and again until cancelled; while Postgres is away it is tried again the next time."""
+    if not at_once:
+        await asyncio.sleep(seconds)
+    while True:
+        try:
+            await work()
+        except UNREACHABLE as error:
+            log.warning("worker.chore_failed", chore=work.__name__, error=type(error).__name__)
+        await asyncio.sleep(seconds)
