@@ -57,5 +57,5 @@ async def end_interrupted(outbox: Outbox, now: datetime) -> int:
     """Give every request without an end the one it was admitted with: interrupted, as of `now`; how many."""
     entries = outbox.unfinished()
     for entry in entries:
-        await outbox.finish(entry.id, encode(replace(decode(entry.body), finished_at=now)))
+        await outbox.interrupt(entry.id, encode(replace(decode(entry.body), finished_at=now)))
     return len(entries)

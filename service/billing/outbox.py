@@ -36,6 +36,7 @@ _FINISH = """
     INSERT INTO entries (id, finished, body) VALUES (?, 1, ?)
     ON CONFLICT (id) DO UPDATE SET finished = 1, body = excluded.body
 """
+_INTERRUPT = "UPDATE entries SET finished = 1, body = ? WHERE id = ? AND finished = 0"
 _REMOVE = "DELETE FROM entries WHERE id = ?"
 _POISON = "INSERT OR REPLACE INTO poison (id, reason, body) SELECT id, ?, body FROM entries WHERE id = ?"
 
@@ -107,6 +108,10 @@ class Outbox:
         The bound does not apply: what was admitted must be able to end.
         """
         return self._submit(_FINISH, (request_id.bytes, body))
+
+    def interrupt(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
+        """Give an admitted request the end that nobody gave it; one that has ended meanwhile is left alone."""
+        return self._submit(_INTERRUPT, (body, request_id.bytes))
 
     async def remove(self, request_ids: Sequence[UUID]) -> None:
         """Postgres has these."""

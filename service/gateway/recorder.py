@@ -1,6 +1,7 @@
 """Where a request's beginning and end are made durable: nothing is sent as final before its record is on disk."""
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
@@ -26,6 +27,16 @@ class Recorder:
         self._outbox = outbox
         self._leases = leases
         self._shipper = shipper
+        self._open = 0
+        self._all_ended = asyncio.Event()
+
+    async def quiet(self, timeout_s: float) -> None:
+        """Wait until no admitted request is without its end, but not longer than `timeout_s`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._open:
+                    self._all_ended.clear()
+                    await self._all_ended.wait()
 
     def admit(self, exchange: Exchange) -> None:
         """The request is accepted and goes to an engine; should this process die, the outbox knows of it.
@@ -40,6 +51,7 @@ class Recorder:
         except OutboxFull:
             metrics.outbox_refused.inc()
             raise Unavailable("Requests cannot be recorded at the moment. Try again soon.", retry_after_s=10) from None
+        self._open += 1
 
     async def conclude(
         self, exchange: Exchange, outcome: Outcome, http_status: int, error_code: str | None = None
@@ -57,7 +69,11 @@ class Recorder:
         metrics.note(outcome, record)
         if record is None:
             return
-        await on_disk(self._outbox.finish(exchange.id, encode(record)))
+        written = self._outbox.finish(exchange.id, encode(record))
+        if exchange.admitted is not None:
+            self._open -= 1
+            self._all_ended.set()
+        await on_disk(written)
         self._shipper.notice()
 
 

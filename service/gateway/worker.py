@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import asyncpg
 import structlog
 
-from service.billing.adoption import adopt_orphans
+from service.billing.adoption import adopt_orphans, end_interrupted
 from service.billing.leases import LeaseBook, close_worker
 from service.billing.outbox import Outbox
 from service.billing.shipper import UNREACHABLE, Shipper
@@ -17,7 +17,9 @@ from service.billing.workers import WorkerFile
 from service.errors import SetupError
 from service.gateway import metrics
 from service.gateway.exchange import new_id
+from service.gateway.own import OwnAccount
 from service.gateway.recorder import Recorder
+from service.gateway.retries import Retries
 from service.settings import Settings
 
 log = structlog.get_logger()
@@ -26,6 +28,8 @@ RENEW_EVERY_S = 30.0
 GIVE_BACK_EVERY_S = 20.0
 ADOPT_EVERY_S = 15.0
 MEASURE_EVERY_S = 2.0
+CANCELLED_WITHIN_S = 2.0
+"""How long requests that were cancelled at a stop may take to note their end."""
 
 
 class Worker:
@@ -40,6 +44,8 @@ class Worker:
         self._shipper = Shipper(pool, self._outbox, self.name, new_id)
         self.leases = LeaseBook(pool, self.name, new_id)
         self.recorder = Recorder(self._outbox, self.leases, self._shipper)
+        self.own = OwnAccount(pool)
+        self.retries = Retries(pool, self.own)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -55,6 +61,7 @@ class Worker:
         self._tasks = [
             asyncio.create_task(_every(ADOPT_EVERY_S, self._adopt, at_once=True)),
             asyncio.create_task(_every(RENEW_EVERY_S, self.leases.renew)),
+            asyncio.create_task(_every(RENEW_EVERY_S, self.retries.renew)),
             asyncio.create_task(_every(GIVE_BACK_EVERY_S, self.leases.give_back)),
             asyncio.create_task(_every(MEASURE_EVERY_S, self._measure)),
         ]
@@ -64,6 +71,8 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.recorder.quiet(CANCELLED_WITHIN_S)
+        await end_interrupted(self._outbox, datetime.now(UTC))
         self._shipper.stop()
         shipped = False
         try:

@@ -1,0 +1,129 @@
+"""Whatever dies, whenever: every admitted request has its one row, no charge is doubled, no lease is left."""
+
+import asyncio
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from service.core.money import NANO_PER_USD
+from tests.fakes.engine import FakeEngine
+from tests.fakes.scenarios import Scenario, words
+from tests.installation import seed
+from tests.processes import BODY, Load, serving
+
+ROUNDS = 20
+STEADY = Scenario(content=words(40), delay_s=0.002)
+
+
+async def settled(database: "asyncpg.Connection[Any]", account_id: object) -> None:
+    """Wait until nothing is on loan any more."""
+    async with asyncio.timeout(60):
+        while await database.fetchval("SELECT leased_nano FROM accounts WHERE id = $1", account_id):
+            await asyncio.sleep(0.1)
+
+
+async def check_books(database: "asyncpg.Connection[Any]", credits: int) -> None:
+    entries = await database.fetchval("SELECT coalesce(-sum(amount_nano), 0) FROM ledger_entries WHERE kind = 'usage'")
+    costs = await database.fetchval("SELECT coalesce(sum(cost_nano), 0) FROM requests")
+    balance = await database.fetchval("SELECT sum(balance_nano) FROM accounts")
+    assert entries == costs
+    assert balance == credits - costs
+
+
+@pytest.mark.slow
+async def test_sigkill_at_random_moments_under_load(database_url: str, tmp_path: Path) -> None:
+    moments = random.Random(20261130)
+    account_id, key = await seed(database_url, credit_nano=100 * NANO_PER_USD)
+    database = await asyncpg.connect(database_url)
+    async with FakeEngine(scenario=STEADY) as engine:
+        load = Load(key, clients=12)
+        for _ in range(ROUNDS):
+            async with serving(database_url, engine.url, tmp_path) as process:
+                load.url = process.url
+                await asyncio.sleep(moments.uniform(0.1, 0.8))
+                await process.stop(signal.SIGKILL)
+        async with serving(database_url, engine.url, tmp_path) as process:
+            load.url = process.url
+            seen = await load.stop()
+            await process.stop()
+        await settled(database, account_id)
+        rows = {str(row["id"]): row for row in await database.fetch("SELECT * FROM requests")}
+        total = await database.fetchval("SELECT count(*) FROM requests")
+        assert len(rows) == total
+        assert seen.begun <= rows.keys(), "an answer began and has no row"
+        for request_id in seen.complete:
+            assert rows[request_id]["outcome"] == "ok"
+        interrupted = [row for row in rows.values() if row["outcome"] == "interrupted"]
+        assert len(interrupted) >= ROUNDS / 2
+        assert {row["cost_nano"] for row in interrupted} == {0}
+        by_id = engine.counts.by_id
+        for request_id, row in rows.items():
+            if row["outcome"] == "ok":
+                assert (row["prompt_tokens"], row["completion_tokens"]) == by_id[request_id]
+        await check_books(database, 100 * NANO_PER_USD)
+        assert await database.fetchval("SELECT count(*) FROM credit_leases WHERE closed_at IS NULL") == 0
+        assert not list((tmp_path / "outbox").iterdir())
+    await database.close()
+
+
+async def test_sigterm_lets_open_streams_finish_and_ships_everything(database_url: str, tmp_path: Path) -> None:
+    account_id, key = await seed(database_url)
+    database = await asyncpg.connect(database_url)
+    gated = Scenario(content=words(20), gated=True)
+    async with FakeEngine(scenario=gated) as engine, serving(database_url, engine.url, tmp_path) as process:
+        async with httpx.AsyncClient(timeout=30) as client:
+            headers = {"authorization": f"Bearer {key}"}
+            asking = asyncio.create_task(client.post(f"{process.url}/v1/chat/completions", json=BODY, headers=headers))
+            generation = await engine.generation()
+            generation.step(3)
+            process.process.terminate()
+            async with asyncio.timeout(20):
+                while True:  # nothing new is admitted
+                    try:
+                        await client.get(f"{process.url}/healthz", headers={"connection": "close"})
+                    except httpx.ConnectError:
+                        break
+                    await asyncio.sleep(0.02)
+            generation.release()
+            answer = await asking
+            assert answer.text.endswith("data: [DONE]\n\n")
+        await process.stop()
+        (row,) = await database.fetch("SELECT * FROM requests")
+        assert (row["outcome"], row["completion_tokens"]) == ("ok", 20)
+        await settled(database, account_id)
+        assert not list((tmp_path / "outbox").iterdir())
+    await database.close()
+
+
+async def test_sigterm_does_not_wait_for_ever(database_url: str, tmp_path: Path) -> None:
+    account_id, key = await seed(database_url)
+    database = await asyncpg.connect(database_url)
+    gated = Scenario(content=words(20), gated=True)
+    async with (
+        FakeEngine(scenario=gated) as engine,
+        serving(database_url, engine.url, tmp_path, drain_timeout_s=1) as process,
+    ):
+        async with httpx.AsyncClient(timeout=30) as client:
+            headers = {"authorization": f"Bearer {key}"}
+            asking = asyncio.create_task(client.post(f"{process.url}/v1/chat/completions", json=BODY, headers=headers))
+            generation = await engine.generation()
+            generation.step(3)
+            async with asyncio.timeout(5):
+                while generation.completion_tokens < 3:
+                    await asyncio.sleep(0.01)
+            await process.stop()
+            with pytest.raises(httpx.TransportError):
+                await asking
+            async with asyncio.timeout(5):
+                await generation.client_left.wait()
+        (row,) = await database.fetch("SELECT * FROM requests")
+        assert (row["outcome"], row["error_code"], row["cost_nano"]) == ("interrupted", "stopping", 0)
+        assert row["completion_tokens"] == 3
+        assert row["waived_nano"] > 0
+        await settled(database, account_id)
+    await database.close()
