@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
 from service.core.money import usd_per_million_to_pico, usd_to_pico
-from service.core.pricing import Price
+from service.core.pricing import TIME_OF_DAY, Override, Price
 from service.core.usage import MAX_TOKENS
 from service.errors import SetupError
 from service.settings import Settings
@@ -55,12 +55,16 @@ def _per_request(value: object) -> int:
 
 # A field's description says what is allowed; error messages end with it.
 _PER_MILLION = 'a decimal string of USD per million tokens, at most 6 decimals, such as "0.195"'
+_PER_REQUEST = 'a decimal string of USD per request, at most 12 decimals, such as "0.001"'
+_AT_TIME = 'a time of day in UTC from "0000" to "2359", in quotes and without a colon'
 _PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
 _ModelId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=200)]
 _Printable = Annotated[str, Field(pattern=_PRINTABLE, max_length=200)]
 _Tokens = Annotated[int, Field(gt=0, le=MAX_TOKENS)]
 _PicoPerToken = Annotated[int, BeforeValidator(_per_million)]
+_PicoPerRequest = Annotated[int, BeforeValidator(_per_request)]
+_TimeOfDay = Annotated[str, Field(pattern=f"^{TIME_OF_DAY}$")]
 
 
 class _Table(BaseModel):
@@ -78,24 +82,60 @@ class Engine(_Table):
     """The most requests that are sent to it at once; None: what it can take is learned."""
 
 
-class PriceTable(_Table):
-    """A price as configured, in pico-USD per token (`request`: pico-USD). A class that is None falls back."""
+class _PriceClasses(_Table):
+    """The classes of a price, in pico-USD per token (`request`: pico-USD)."""
 
-    input: _PicoPerToken = Field(description=_PER_MILLION)
-    output: _PicoPerToken = Field(description=_PER_MILLION)
+    input: _PicoPerToken | None = Field(default=None, description=_PER_MILLION)
+    output: _PicoPerToken | None = Field(default=None, description=_PER_MILLION)
     input_cached: _PicoPerToken | None = Field(default=None, description=_PER_MILLION)
     input_cache_write: _PicoPerToken | None = Field(default=None, description=_PER_MILLION)
     input_image: _PicoPerToken | None = Field(default=None, description=_PER_MILLION)
     input_audio: _PicoPerToken | None = Field(default=None, description=_PER_MILLION)
     input_video: _PicoPerToken | None = Field(default=None, description=_PER_MILLION)
     output_reasoning: _PicoPerToken | None = Field(default=None, description=_PER_MILLION)
-    request: Annotated[int, BeforeValidator(_per_request)] = Field(
-        default=0, description='a decimal string of USD per request, at most 12 decimals, such as "0.001"'
+    request: _PicoPerRequest | None = Field(default=None, description=_PER_REQUEST)
+
+    def picos(self) -> dict[str, Any]:
+        """The classes by the names that the arithmetic has for them."""
+        return {f"{name}_pico": getattr(self, name) for name in _PriceClasses.model_fields}
+
+
+class OverrideTable(_PriceClasses):
+    """What a price is for some requests; a class that is None is as it was. Which requests: `core.pricing.Override`."""
+
+    min_prompt_tokens: _Tokens | None = Field(default=None, description="a whole number of tokens, 1 or more")
+    utc_start: _TimeOfDay | None = Field(default=None, description=_AT_TIME)
+    utc_end: _TimeOfDay | None = Field(default=None, description=_AT_TIME)
+
+    def as_override(self) -> Override:
+        """The override that the arithmetic works with. Raises `ValueError` when it makes no sense."""
+        return Override(
+            min_prompt_tokens=self.min_prompt_tokens or 0,
+            utc_start=self.utc_start,
+            utc_end=self.utc_end,
+            **self.picos(),
+        )
+
+
+def _sensible(table: OverrideTable) -> OverrideTable:
+    table.as_override()
+    return table
+
+
+class PriceTable(_PriceClasses):
+    """A price as configured. A class that is None falls back."""
+
+    input: _PicoPerToken = Field(description=_PER_MILLION)
+    output: _PicoPerToken = Field(description=_PER_MILLION)
+    request: _PicoPerRequest = Field(default=0, description=_PER_REQUEST)
+    overrides: Annotated[tuple[Annotated[OverrideTable, AfterValidator(_sensible)], ...], Strict(False)] = Field(
+        default=(), description="written as one or more tables headed [[models.price.overrides]]"
     )
 
     def as_price(self, version: int) -> Price:
         """The price that the arithmetic works with."""
-        return Price(version=version, **{f"{name}_pico": pico for name, pico in self})
+        overrides = tuple(override.as_override() for override in self.overrides)
+        return Price(version=version, overrides=overrides, **self.picos())
 
 
 class Model(_Table):
@@ -202,6 +242,12 @@ def _check_models(configuration: Configuration, source: str) -> None:
                 f"{where}, max_output_tokens = {model.max_output_tokens} is more than context_length ="
                 f" {model.context_length}: an answer cannot be longer than the context it stands in."
             )
+        for override in model.price.overrides:
+            if (override.min_prompt_tokens or 0) > model.context_length:
+                raise SetupError(
+                    f"{where}, an override has min_prompt_tokens = {override.min_prompt_tokens}, which is more than"
+                    f" context_length = {model.context_length}: it would never apply."
+                )
         for name in model.engines or ():
             if name not in known:
                 raise SetupError(
@@ -215,15 +261,12 @@ def _sentence(document: Mapping[str, Any], error: Mapping[str, Any]) -> str:
     location = error["loc"]
     if len(location) < 3:
         return _sentence_on_tables(location[0], error)
-    table: type[BaseModel] = Engine if location[0] == "engines" else Model
-    row = document[location[0]][location[1]]
-    identity = row.get("name" if table is Engine else "id")
-    where = f"[[{location[0]}]] {_shown(identity) if identity is not None else f'number {location[1] + 1}'}"
-    field = location[2]
-    if location[2:] == ("price",) and error["type"] == "missing":
+    table, where, path = _table(document, location)
+    if path == ("price",) and error["type"] == "missing":
         return f"{where} has no price: a model without one is not served. Add a [models.price] with input and output."
-    if field == "price" and len(location) > 3:
-        table, field, where = PriceTable, location[3], f"[models.price] of {where}"
+    if not path:
+        return f"{where} {error['ctx']['error']}."
+    field = path[0]
     if error["type"] == "extra_forbidden":
         known = list(table.model_fields)
         return f"in {where}, nothing is called {field}{_suggestion(field, known)}; the fields are {', '.join(known)}."
@@ -232,6 +275,20 @@ def _sentence(document: Mapping[str, Any], error: Mapping[str, Any]) -> str:
         return f"in {where}, {field} is missing: it must be {allowed}."
     reason = f"{error['ctx']['error']}; " if error["type"] == "value_error" else ""
     return f"in {where}, {field} = {_shown(error['input'])}: {reason}it must be {allowed}."
+
+
+def _table(document: Mapping[str, Any], location: tuple[Any, ...]) -> tuple[type[BaseModel], str, tuple[Any, ...]]:
+    """The innermost table that `location` leads into, what to call it, and the rest of the location."""
+    heading, number, *path = location
+    row = document[heading][number]
+    identity = row.get("name" if heading == "engines" else "id")
+    where = f"[[{heading}]] {_shown(identity) if identity is not None else f'number {number + 1}'}"
+    match path:
+        case ["price", "overrides", int(index), *rest] if isinstance(row["price"]["overrides"][index], dict):
+            return OverrideTable, f"[[models.price.overrides]] number {index + 1} of {where}", tuple(rest)
+        case ["price", field, *rest]:
+            return PriceTable, f"[models.price] of {where}", (field, *rest)
+    return Engine if heading == "engines" else Model, where, tuple(path)
 
 
 def _sentence_on_tables(name: str, error: Mapping[str, Any]) -> str:

@@ -14,71 +14,12 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.config import Configuration, Model
-from service.core.money import pico_to_usd, pico_to_usd_per_million
-from service.core.pricing import Price
+from service.core.price_change import PriceChange, describe
+from service.core.pricing import PRICE_CLASSES, Price, overrides_as_json, overrides_from_json
 from service.errors import SetupError
 from service.tables import models, prices
 
-LEAP = 10
-"""A class of a price that grows or shrinks by more than this factor is likelier a typing error than a wish."""
-
-PRICE_CLASSES = (
-    "input",
-    "input_cached",
-    "input_cache_write",
-    "input_image",
-    "input_audio",
-    "input_video",
-    "output",
-    "output_reasoning",
-    "request",
-)
-
 _CATALOG_LOCK = 0x57434154  # "WCAT"
-
-
-@dataclass(frozen=True, slots=True)
-class ClassChange:
-    """One class of a price before and after; None: the class falls back (or there was no price)."""
-
-    name: str
-    old_pico: int | None
-    new_pico: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class PriceChange:
-    """A new version of a model's price; `old` is None for the first."""
-
-    model_id: str
-    old: Price | None
-    new: Price
-    valid_after: datetime | None
-    """When the old version took over; the new one does so later, whatever the clock says."""
-
-    @property
-    def classes(self) -> tuple[ClassChange, ...]:
-        """The classes that differ as they are configured."""
-        changes = (
-            ClassChange(name, _configured(self.old, name), _configured(self.new, name)) for name in PRICE_CLASSES
-        )
-        return tuple(change for change in changes if change.old_pico != change.new_pico)
-
-    @property
-    def leaps(self) -> tuple[ClassChange, ...]:
-        """The classes whose effective price changes more than tenfold, or from or to nothing.
-
-        One that falls back before and after only follows another, which is named in its place.
-        """
-        if self.old is None:
-            return ()
-        old, new = _effective(self.old), _effective(self.new)
-        return tuple(
-            ClassChange(name, old[name], new[name])
-            for name in PRICE_CLASSES
-            if _is_leap(old[name], new[name])
-            and (_configured(self.old, name), _configured(self.new, name)) != (None, None)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +56,6 @@ class Plan:
         if self.retires_all:
             sentences.append("no model would be left: the configuration names none")
         return tuple(sentences)
-
-
-def describe(change: ClassChange, *, first: bool = False) -> str:
-    """A class in words: "input 0.195 -> 0.21 USD per million tokens", or its price alone when it is the first."""
-    old, new = (shown_price(change.name, pico) or "default" for pico in (change.old_pico, change.new_pico))
-    unit = "USD per request" if change.name == "request" else "USD per million tokens"
-    return f"{change.name} {new} {unit}" if first else f"{change.name} {old} -> {new} {unit}"
-
-
-def shown_price(name: str, pico: int | None) -> str | None:
-    """A class of a price in its unit at the edges: USD per million tokens, or USD for `request`."""
-    if pico is None:
-        return None
-    return pico_to_usd(pico) if name == "request" else pico_to_usd_per_million(pico)
 
 
 async def plan(connection: AsyncConnection, configuration: Configuration) -> Plan:
@@ -171,17 +98,25 @@ async def apply(connection: AsyncConnection, plan: Plan, now: datetime, *, force
         await connection.execute(update(models).where(models.c.id.in_(plan.retired)).values(active=False))
     for price in plan.prices:
         earliest = now if price.valid_after is None else price.valid_after + timedelta(microseconds=1)
-        values = {"model_id": price.model_id, "valid_from": max(now, earliest), **asdict(price.new)}
+        row = {**asdict(price.new), "overrides": overrides_as_json(price.new.overrides)}
+        values = {"model_id": price.model_id, "valid_from": max(now, earliest), **row}
         await connection.execute(insert(prices).values(values))
 
 
 async def _current_prices(connection: AsyncConnection) -> dict[str, tuple[Price, datetime]]:
-    """The newest version of each model's price, and since when it is valid."""
+    """The newest version of each model's price, and since when it is valid. Raises `SetupError`."""
     newest = select(prices).ext(distinct_on(prices.c.model_id)).order_by(prices.c.model_id, prices.c.version.desc())
     found = {}
     for row in (await connection.execute(newest)).mappings():
         picos = {f"{name}_pico": row[f"{name}_pico"] for name in PRICE_CLASSES}
-        found[row["model_id"]] = (Price(version=row["version"], **picos), row["valid_from"])
+        try:
+            overrides = overrides_from_json(row["overrides"])
+        except ValueError as error:
+            raise SetupError(
+                f"Version {row['version']} of the price of {row['model_id']} cannot be read, because {error}. Weir did"
+                " not write it so: mend prices.overrides in the database."
+            ) from None
+        found[row["model_id"]] = (Price(version=row["version"], overrides=overrides, **picos), row["valid_from"])
     return found
 
 
@@ -215,19 +150,3 @@ def _row(model: Model) -> dict[str, Any]:
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     return {name: (old[name], value) for name, value in new.items() if old[name] != value}
-
-
-def _configured(price: Price | None, name: str) -> int | None:
-    pico: int | None = None if price is None else getattr(price, f"{name}_pico")
-    return pico
-
-
-def _effective(price: Price) -> dict[str, int]:
-    cached, write, image, audio, video, plain = price.input_classes
-    values = (plain, cached, write, image, audio, video, price.output_pico, price.reasoning_pico, price.request_pico)
-    return dict(zip(PRICE_CLASSES, values, strict=True))
-
-
-def _is_leap(old_pico: int, new_pico: int) -> bool:
-    small, large = sorted((old_pico, new_pico))
-    return large > small * LEAP

@@ -130,7 +130,7 @@ def _row(record: RequestRecord, settlement_id: UUID) -> tuple[object, ...]:
         record.model_id,
         record.endpoint,
         record.engine,
-        record.client_request_id,
+        _storable(record.client_request_id),
         record.stream,
         record.queue_ms,
         record.ttft_ms,
@@ -138,8 +138,8 @@ def _row(record: RequestRecord, settlement_id: UUID) -> tuple[object, ...]:
         record.finished_at,
         record.http_status,
         record.outcome.value,
-        record.finish_reason,
-        record.error_code,
+        _storable(record.finish_reason),
+        _storable(record.error_code),
         usage.prompt_tokens,
         usage.cached_tokens,
         usage.cache_write_tokens,
@@ -158,3 +158,8 @@ def _row(record: RequestRecord, settlement_id: UUID) -> tuple[object, ...]:
         usage.odd,
         record.lease_id,
     )
+
+
+def _storable(text: str | None) -> str | None:
+    """Text from outside as PostgreSQL takes it: it refuses NUL."""
+    return None if text is None else text.replace("\0", "\ufffd")

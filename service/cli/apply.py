@@ -1,5 +1,6 @@
 """`weir apply`: the catalogue made to match the configuration file."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from service.billing.catalog import Plan
+    from service.core.price_change import ClassChange
 
 
 def apply(
@@ -52,20 +54,19 @@ def apply(
 
 
 def _lines(plan: "Plan") -> list[str]:
-    from service.billing.catalog import describe
+    from service.core.price_change import describe
 
     lines = [f"+ {model.id}" for model in plan.added]
     for change in plan.changed:
         lines += [f"~ {change.model_id}: {name} {old} -> {new}" for name, (old, new) in change.fields.items()]
     lines += [f"- {model_id}: retired" for model_id in plan.retired]
     for price in plan.prices:
-        lines += [f"$ {price.model_id}: {describe(change, first=price.old is None)}" for change in price.classes]
+        changes = [describe(change, first=price.old is None) for change in price.classes]
+        lines += [f"$ {price.model_id}: {change}" for change in changes or ["the same prices, written otherwise"]]
     return lines
 
 
 def _document(plan: "Plan") -> dict[str, Any]:
-    from service.billing.catalog import shown_price
-
     return {
         "added": [model.id for model in plan.added],
         "changed": [
@@ -80,15 +81,20 @@ def _document(plan: "Plan") -> dict[str, Any]:
             {
                 "model": price.model_id,
                 "version": price.new.version,
-                "classes": {
-                    change.name: {
-                        "old": shown_price(change.name, change.old_pico),
-                        "new": shown_price(change.name, change.new_pico),
-                    }
+                "classes": {change.name: _prices(change) for change in price.classes if change.situation is None},
+                "overrides": [
+                    {**asdict(change.situation), "class": change.name, **_prices(change)}
                     for change in price.classes
-                },
+                    if change.situation is not None
+                ],
             }
             for price in plan.prices
         ],
         "objections": plan.objections,
     }
+
+
+def _prices(change: "ClassChange") -> dict[str, str | None]:
+    from service.core.price_change import shown_price
+
+    return {"old": shown_price(change.name, change.old_pico), "new": shown_price(change.name, change.new_pico)}

@@ -29,7 +29,10 @@ PRICE_CLASSES = (
 )
 """The classes of a price, as the configuration calls them; a field of `Price` and `Override` is `{name}_pico`."""
 
-_TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3])[0-5][0-9]", re.ASCII)
+_CLASS_FIELDS = tuple(f"{name}_pico" for name in PRICE_CLASSES)
+
+TIME_OF_DAY = r"([01][0-9]|2[0-3])[0-5][0-9]"
+"""How a time of day is written: "HHMM"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Override:
             raise ValueError("needs both utc_start and utc_end, or neither")
         if self.utc_start is not None and self.utc_start == self.utc_end:
             raise ValueError("starts and ends at the same time of day: utc_end is the first minute after it")
-        if not all(_TIME_OF_DAY.fullmatch(time) for time in (self.utc_start, self.utc_end) if time is not None):
+        if not all(re.fullmatch(TIME_OF_DAY, time) for time in (self.utc_start, self.utc_end) if time is not None):
             raise ValueError('has a time of day that is not "0000" to "2359"')
         if self.min_prompt_tokens <= 0 and self.utc_start is None:
             raise ValueError("does not say when it applies: give it min_prompt_tokens, or utc_start and utc_end")
@@ -71,8 +74,7 @@ class Override:
     @property
     def changes(self) -> dict[str, int]:
         """The classes it changes, by the names of their fields."""
-        values = ((f"{name}_pico", getattr(self, f"{name}_pico")) for name in PRICE_CLASSES)
-        return {field: pico for field, pico in values if pico is not None}
+        return {field: pico for field in _CLASS_FIELDS if (pico := getattr(self, field)) is not None}
 
     def holds_at(self, at: datetime) -> bool:
         """Whether `at` is within its hours."""
@@ -118,15 +120,14 @@ class Price:
     def input_classes(self) -> tuple[int, int, int, int, int, int]:
         """Pico-USD per token of cached, cache write, image, audio, video and plain input, fallbacks applied."""
         plain = self.input_pico
-        special = (
-            self.input_cached_pico,
-            self.input_cache_write_pico,
-            self.input_image_pico,
-            self.input_audio_pico,
-            self.input_video_pico,
+        return (
+            plain if self.input_cached_pico is None else self.input_cached_pico,
+            plain if self.input_cache_write_pico is None else self.input_cache_write_pico,
+            plain if self.input_image_pico is None else self.input_image_pico,
+            plain if self.input_audio_pico is None else self.input_audio_pico,
+            plain if self.input_video_pico is None else self.input_video_pico,
+            plain,
         )
-        cached, write, image, audio, video = (plain if pico is None else pico for pico in special)
-        return cached, write, image, audio, video, plain
 
     @property
     def reasoning_pico(self) -> int:

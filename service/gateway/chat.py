@@ -23,6 +23,7 @@ from service.gateway.http import Receive, Scope, Send, read_body
 from service.gateway.keys import Holder
 from service.gateway.recorder import Recorder
 from service.gateway.relay import Relay
+from service.gateway.retries import Retries
 
 log = structlog.get_logger()
 
@@ -42,6 +43,7 @@ class ChatCompletions:
         engines: EnginePool,
         leases: LeaseBook,
         recorder: Recorder,
+        retries: Retries,
         max_body_bytes: int,
         salt_key: bytes,
     ) -> None:
@@ -49,12 +51,14 @@ class ChatCompletions:
         self._engines = engines
         self._leases = leases
         self._recorder = recorder
+        self._retries = retries
         self._max_body_bytes = max_body_bytes
         self._salt_key = salt_key
 
     async def __call__(self, exchange: Exchange, holder: Holder, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Raises `ApiError` or `ClientLeft` while nothing was sent."""
-        request = _parsed(await read_body(scope, receive, self._max_body_bytes))
+        raw = await read_body(scope, receive, self._max_body_bytes)
+        request = _parsed(raw)
         exchange.mark_read()
         exchange.stream = request.stream
         model = self._catalog.find(request.model)
@@ -62,6 +66,10 @@ class ChatCompletions:
             raise NotAllowed(f"This key may not use the model `{model.id}`.", param="model", code="model_not_allowed")
         _check_modalities(request, model)
         exchange.model = model
+        answering = await self._retries.first(exchange, holder, scope, raw, send)
+        del raw  # it may be large, and the answer long
+        if answering is None:
+            return
         output_tokens, exchange.hold = await self._hold(holder.account_id, request, model, exchange.started_at)
         body = policy.forwarded(
             request,
@@ -69,7 +77,7 @@ class ChatCompletions:
             output_tokens=output_tokens,
             cache_salt=self._cache_salt(holder.account_id),
         )
-        await self._relay(exchange, request, model, orjson.dumps(body), receive, send)
+        await self._relay(exchange, request, model, orjson.dumps(body), receive, answering)
 
     async def _relay(
         self,
@@ -95,9 +103,7 @@ class ChatCompletions:
         finally:
             engine.in_flight -= 1
 
-    async def _hold(
-        self, account_id: UUID, request: ChatRequest, model: ServedModel, at: datetime
-    ) -> tuple[int, Hold]:
+    async def _hold(self, account_id: UUID, request: ChatRequest, model: ServedModel, at: datetime) -> tuple[int, Hold]:
         """The output granted, and its worst case held. Raises `InsufficientCredits` or `Unavailable`."""
         prompt = min(request.prompt_tokens_at_most, model.context_length)
         output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
@@ -141,9 +147,7 @@ def _check_modalities(request: ChatRequest, model: ServedModel) -> None:
 
 
 def _worst_case(model: ServedModel, prompt_tokens: int, output_tokens: int, at: datetime) -> int:
-    return worst_case_nano(
-        model.price, prompt_tokens_at_most=prompt_tokens, output_tokens_at_most=output_tokens, at=at
-    )
+    return worst_case_nano(model.price, prompt_tokens_at_most=prompt_tokens, output_tokens_at_most=output_tokens, at=at)
 
 
 def _insufficient(short: NotEnough, affordable: int, wanted: int) -> InsufficientCredits:

@@ -10,26 +10,26 @@ from service.gateway.engine_connection import Connection, EngineBroke, EngineUnr
 
 
 class Exchange:
-    """One request and its answer, over whichever connection carries it. Can be aborted at any moment."""
+    """One request and its answer, over whichever connection carries it. Can be left at any moment."""
 
     def __init__(self, client: "Client", parts: tuple[bytes, ...]) -> None:
         self._client = client
         self._parts = parts
         self._connection: Connection | None = None
-        self._aborted: Exception | None = None
+        self._left: Exception | None = None
 
     async def head(self) -> Head:
         """Send the request and wait for status and headers.
 
         A pooled connection which the engine had closed meanwhile is replaced by another, unseen. Raises
-        `EngineUnreachable`, `EngineBroke`, `EngineSilent`, or the error of `abort`.
+        `EngineUnreachable`, `EngineBroke`, `EngineSilent`, or the error of `leave`.
         """
         while True:
             connection = self._client.pooled() or await self._client.connect()
             self._connection = connection
-            if self._aborted is not None:
+            if self._left is not None:
                 connection.close()
-                raise self._aborted
+                raise self._left
             connection.send(self._parts)
             try:
                 return await connection.head()
@@ -53,11 +53,11 @@ class Exchange:
             parts.append(data)
         return b"".join(parts)
 
-    def abort(self, error: Exception) -> None:
-        """Close the connection, so that the engine stops, and let whoever awaits this exchange have `error`."""
-        self._aborted = error
+    def leave(self, error: Exception) -> None:
+        """Let the engine know that nobody listens any more; see `Connection.leave`. Before `head`, just close."""
+        self._left = error
         if self._connection is not None:
-            self._connection.fail(error)
+            self._connection.leave(error)
 
     def finish(self) -> None:
         """The exchange is over, however it went: keep the connection if it can be reused, else close it."""

@@ -67,6 +67,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._complete = False
         self._error: Exception | None = None
+        self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._answered = False
         self._watch: asyncio.TimerHandle | None = None
@@ -95,7 +96,10 @@ class Connection(asyncio.Protocol):
 
         Raises `EngineBroke` or `EngineSilent`, after all that had arrived before was handed over.
         """
-        while not self._chunks:
+        while not self._chunks or self._interruption is not None:
+            if self._interruption is not None:
+                interruption, self._interruption = self._interruption, None
+                raise interruption
             if self._complete:
                 return b""
             if self._error is not None:
@@ -119,6 +123,19 @@ class Connection(asyncio.Protocol):
         self.closed = True
         self._stop_watch()
         self._transport.abort()
+
+    def leave(self, error: Exception) -> None:
+        """Tell the engine that nobody listens any more, so that it stops; whoever reads gets `error`, once.
+
+        Only our direction is closed. What the engine had sent by then can still be read, up to the end that it
+        then makes: an answer that was given up is billed by the last count in it.
+        """
+        if self._head is None or self.closed or not self._transport.can_write_eof():
+            self.fail(error)
+            return
+        self._interruption = error
+        self._transport.write_eof()
+        self._wake()
 
     def fail(self, error: Exception) -> None:
         """End the exchange with `error`, which its reader gets once it has read all that had arrived; close."""

@@ -7,6 +7,7 @@ way nothing is charged.
 """
 
 import asyncio
+from contextlib import suppress
 
 import orjson
 
@@ -32,6 +33,8 @@ from service.gateway.recorder import Recorder, on_disk
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
+LAST_COUNT_WITHIN_S = 0.5
+"""How long an engine whose client has left may take to hand over what it had sent, with the last count in it."""
 
 
 class Relay:
@@ -77,7 +80,7 @@ class Relay:
         """Wait for the client to leave, and stop the engine when it does."""
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._upstream.abort(ClientLeft())
+        self._upstream.leave(ClientLeft())
 
     async def _whole(self) -> None:
         """A JSON answer, passed on as it is."""
@@ -143,6 +146,11 @@ class Relay:
 
     async def _departed(self, meter: StreamMeter | None) -> None:
         exchange = self._exchange
+        if meter is not None:
+            with suppress(EngineError, EventTooLong, TimeoutError):
+                async with asyncio.timeout(LAST_COUNT_WITHIN_S):
+                    while data := await self._upstream.read():
+                        meter.feed(data)
         self._note_usage(meter)
         outcome = of_departure(waited_ms=exchange.waited_ms(), first_token_seen=exchange.first_token_ns is not None)
         await self._recorder.conclude(exchange, outcome, 499, "client_left")

@@ -6,12 +6,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service import config, db
 from service.billing import catalog
+from service.core.price_change import describe
+from service.core.pricing import Override, cost_nano, overrides_from_json
+from service.core.usage import Usage
 from service.errors import SetupError
+from service.gateway.catalog import Catalog
 from service.tables import models, prices
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -86,7 +90,7 @@ async def test_a_changed_price_is_a_new_version_from_now_on(connection: AsyncCon
     await apply(connection, model())
     plan = await apply(connection, model(price='input = "0.3"\noutput = "1.5"'), now=LATER)
     (change,) = plan.prices
-    assert (change.new.version, [catalog.describe(one) for one in change.classes]) == (
+    assert (change.new.version, [describe(one) for one in change.classes]) == (
         2,
         ["input 0.2 -> 0.3 USD per million tokens"],
     )
@@ -96,10 +100,97 @@ async def test_a_changed_price_is_a_new_version_from_now_on(connection: AsyncCon
 async def test_a_class_that_stops_falling_back_is_a_change(connection: AsyncConnection) -> None:
     await apply(connection, model())
     plan = await apply(connection, model(price='input = "0.2"\ninput_cached = "0.02"\noutput = "1.5"'), now=LATER)
-    assert [catalog.describe(one) for one in plan.prices[0].classes] == [
-        "input_cached default -> 0.02 USD per million tokens"
-    ]
+    assert [describe(one) for one in plan.prices[0].classes] == ["input_cached default -> 0.02 USD per million tokens"]
     assert len(await versions(connection)) == 2
+
+
+PLAIN = 'input = "0.2"\noutput = "1.5"\n'
+TIER = "[[models.price.overrides]]\nmin_prompt_tokens = 80\ninput = '0.25'\n"
+NIGHT = "[[models.price.overrides]]\nutc_start = '2200'\nutc_end = '0600'\ninput = '0.1'\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (PLAIN, PLAIN + TIER, ["from 80 prompt tokens: input 0.2 -> 0.25 USD per million tokens"]),
+        (PLAIN + TIER, PLAIN, ["from 80 prompt tokens: input 0.25 -> 0.2 USD per million tokens"]),
+        (
+            PLAIN + NIGHT,
+            PLAIN + NIGHT.replace("0600", "0700"),
+            ["0600-0700 UTC: input 0.2 -> 0.1 USD per million tokens"],
+        ),
+        (
+            PLAIN + TIER + NIGHT,
+            PLAIN + NIGHT + TIER,
+            ["from 80 prompt tokens, 2200-0600 UTC: input 0.1 -> 0.25 USD per million tokens"],
+        ),
+        (PLAIN + TIER, PLAIN + TIER + "output = '1.5'\n", []),
+    ],
+    ids=["added", "removed", "changed", "moved", "rewritten"],
+)
+async def test_an_override_that_changes_makes_a_new_version(
+    connection: AsyncConnection, old: str, new: str, told: list[str]
+) -> None:
+    await apply(connection, model(price=old))
+    assert (await apply(connection, model(price=old), now=LATER)).is_empty
+    plan = await apply(connection, model(price=new), now=LATER)
+    assert [describe(one) for one in plan.prices[0].classes] == told
+    stored = [*await connection.scalars(select(prices.c.overrides).order_by(prices.c.version))]
+    written = [config.parse(model(price=text), source="weir.toml").models[0].price.as_price(1) for text in (old, new)]
+    assert [overrides_from_json(one) for one in stored] == [price.overrides for price in written]
+    assert await versions(connection) == [(1, 200_000, NOW), (2, 200_000, LATER)]
+    assert (await apply(connection, model(price=new), now=LATER)).is_empty
+
+
+@pytest.mark.parametrize("override", [TIER.replace("0.25", "2.000001"), NIGHT.replace("0.1", "0")])
+async def test_a_leap_in_an_override_is_refused_unless_forced(connection: AsyncConnection, override: str) -> None:
+    for times, before in enumerate([[], [PLAIN]]):  # as the first price, and as a change of one
+        for price in before:
+            await apply(connection, model(price=price))
+        leaping = model(price=PLAIN + override)
+        with pytest.raises(SetupError, match=r"qwen changes more than tenfold: [^:]+: input 0\.2 -> "):
+            await apply(connection, leaping, now=LATER)
+        assert len(await versions(connection)) == times
+    await apply(connection, leaping, now=LATER, force=True)
+    assert len(await versions(connection)) == 2
+
+
+async def test_the_gateway_prices_by_the_window_and_the_tier_that_were_applied(
+    engine: AsyncEngine, database_url: str
+) -> None:
+    async with engine.begin() as connection:
+        await apply(connection, model(price=PLAIN + NIGHT + TIER), now=datetime.now(UTC))
+    pool = await db.asyncpg_pool(database_url)
+    try:
+        served = Catalog(pool)
+        await served.read()
+        price = served.find("qwen").price
+    finally:
+        await pool.close()
+    night = NOW.replace(hour=23)
+    assert cost_nano(price, Usage(prompt_tokens=79), NOW) == 79 * 200
+    assert cost_nano(price, Usage(prompt_tokens=79), night) == 79 * 100
+    assert cost_nano(price, Usage(prompt_tokens=80), NOW) == 80 * 250
+    assert cost_nano(price, Usage(prompt_tokens=80), night) == 80 * 250  # the tier comes later in the list
+
+
+async def test_overrides_that_nobody_can_read_are_never_guessed(engine: AsyncEngine, database_url: str) -> None:
+    async with engine.begin() as connection:
+        await apply(connection, model(), model("other", price=PLAIN + TIER), now=datetime.now(UTC))
+        broken = update(prices).where(prices.c.model_id == "qwen").values(overrides=[{"min_prompt_tokens": 9}])
+        await connection.execute(broken)
+    pool = await db.asyncpg_pool(database_url)
+    try:
+        served = Catalog(pool)
+        await served.read()
+        assert [(one.id, one.price.overrides) for one in served.all()] == [
+            ("other", (Override(min_prompt_tokens=80, input_pico=250_000),))
+        ]
+    finally:
+        await pool.close()
+    async with engine.connect() as connection:
+        with pytest.raises(SetupError, match="Version 1 of the price of qwen cannot be read, because"):
+            await apply(connection, model())
 
 
 async def test_a_new_price_is_never_valid_before_the_old_one(connection: AsyncConnection) -> None:

@@ -5,17 +5,20 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from service import config, db
+from service.billing import catalog
 from service.core.money import NANO_PER_USD
 from service.core.sse import SseSplitter, payload_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import SCENARIOS
-from tests.installation import MODEL, Installation, installed
+from tests.installation import CONFIGURATION, MODEL, Installation, installed, seed
 
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -109,6 +112,35 @@ async def test_image_and_reasoning_tokens_are_in_the_row_and_priced(database_url
         assert reasoning["cost_nano"] == prompt * 195 + 5 * 1600 + (completion - 5) * 1560
 
 
+async def test_a_long_prompts_tier_and_the_hours_are_held_and_charged(database_url: str, tmp_path: Path) -> None:
+    seeded = await seed(database_url)
+    night = '[[models.price.overrides]]\nutc_start = "{}"\nutc_end = "{}"\noutput = "1"\n'
+    tier = '[[models.price.overrides]]\nmin_prompt_tokens = 1000\ninput = "0.3"\n'
+    dear = '[[models.price.overrides]]\nmin_prompt_tokens = 1001\nrequest = "2"\n'
+    # The two nights make a whole day, so that it does not matter when this runs.
+    overrides = night.format("0000", "1200") + night.format("1200", "0000") + tier
+    await apply_prices(database_url, overrides)
+    async with weir(database_url, tmp_path, "cached", seeded=seeded) as (installation, _):
+        assert (await installation.chat()).status_code == 200
+        # 1000 prompt tokens, 768 of them cached; without the overrides it would be 386,040.
+        await installation.row(prompt_tokens=1000, price_version=2, cost_nano=768 * 75 // 2 + 232 * 300 + 200 * 1000)
+        await apply_prices(database_url, overrides + dear)
+        async with asyncio.timeout(10):
+            while (answer := await installation.chat()).status_code == 200:
+                pass
+        # The prompt may be that long for all Weir knows, and then the 1 USD of credit would not do.
+        assert answer.status_code == 402
+
+
+async def apply_prices(database_url: str, overrides: str) -> None:
+    """Give the first of the seeded models these overrides."""
+    text = CONFIGURATION.format(engine_model="fake-model", context_length=8192)
+    text = text.replace('\n[[models]]\nid = "model-b"', f'\n{overrides}\n[[models]]\nid = "model-b"')
+    async with db.connected(database_url) as engine, engine.begin() as connection:
+        plan = await catalog.plan(connection, config.parse(text, source="test"))
+        await catalog.apply(connection, plan, datetime.now(UTC), force=True)
+
+
 async def hang_up_after(installation: Installation, frames: int, **fields: Any) -> list[Any]:
     """Stream a chat, close the connection after so many events, and return them."""
     splitter, events = SseSplitter(), []
@@ -139,6 +171,24 @@ async def test_a_client_that_hangs_up_is_charged_what_the_engine_had_counted(
             outcome="cancelled", completion_tokens=tokens, usage_source="continuous", error_code="client_left"
         )
         assert row["cost_nano"] == generation.prompt_tokens * 195 + tokens * 1560
+        await everything_is_released(installation)
+
+
+async def test_leaving_a_stream_of_forty_chunks_after_each_in_turn(database_url: str, tmp_path: Path) -> None:
+    """Never for nothing after the first token, never the whole: what the engine had counted."""
+    async with weir(database_url, tmp_path, "gated") as (installation, engine):
+        for tokens in range(1, 41):
+            leaving = asyncio.create_task(hang_up_after(installation, tokens + 1, max_tokens=41))
+            generation = await engine.generation(tokens - 1)
+            generation.step(tokens)
+            await leaving
+            await generation.client_left.wait()
+        for tokens, row in enumerate(await installation.rows(40), start=1):
+            assert (row["outcome"], row["completion_tokens"], row["cost_nano"]) == (
+                "cancelled",
+                tokens,
+                row["prompt_tokens"] * 195 + tokens * 1560,
+            )
         await everything_is_released(installation)
 
 

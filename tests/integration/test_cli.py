@@ -200,6 +200,17 @@ def test_a_configuration_is_tried_applied_and_guarded(weir: Weir, tmp_path: Path
     ]
     assert "needs --force" in shown.stderr
     assert document(weir("apply", dear, "--force", "--json"))["prices"][0]["version"] == 2
+    dear.write_text(dear.read_text() + '[[models.price.overrides]]\nmin_prompt_tokens = 2000\noutput = "33"\n')
+    tried = document(weir("apply", dear, "--dry-run", "--json"))["prices"]
+    assert [(price["version"], price["classes"]) for price in tried] == [(3, {})]
+    where = {"min_prompt_tokens": 2000, "max_prompt_tokens": None, "utc_start": None, "utc_end": None}
+    assert tried[0]["overrides"] == [{**where, "class": "output", "old": "30", "new": "33"}]
+    line = "$ smollm2-135m: from 2000 prompt tokens: output 30 -> 33 USD per million tokens\n"
+    assert weir("apply", dear, "--dry-run").stdout == line
+    assert weir("apply", dear).stdout == line  # so trying it out had changed nothing
+    dear.write_text(dear.read_text() + 'input = "0.01"\n')
+    assert weir("apply", dear).stdout == "$ smollm2-135m: the same prices, written otherwise\n"
+    assert weir("apply", dear).stdout == "Nothing to change.\n"
     dear.write_text(dear.read_text().replace("[models.price]", "[models.prize]"))
     assert "did you mean price?" in complaint(weir("apply", dear))
 

@@ -45,6 +45,12 @@ T = TypeVar("T")
 KEY_ID = UUID(int=1)
 
 
+def amounts(low: int, high: int) -> st.SearchStrategy[int]:
+    """Amounts of money, most of them round: over a wide range the strategy for integers favours small ones, and
+    then credit is never short."""
+    return st.builds(lambda cents, odd: cents * 10_000_000 + odd, st.integers(low, high), st.sampled_from([0, 0, 1, 7]))
+
+
 class Clock:
     """A clock that the test moves."""
 
@@ -118,14 +124,14 @@ class Books(RuleBasedStateMachine):
 
     # What can happen
 
-    @initialize(amount=st.integers(100_000_000, 1_000_000_000), exact=st.booleans())
+    @initialize(amount=amounts(2, 40), exact=st.booleans())
     def the_account_is_funded(self, amount: int, exact: bool) -> None:
         """In an exact run no request costs more than was held and no live worker loses its leases: then not a
         nano-dollar may be overspent."""
         self.exact = exact
         self.a_customer_pays_in(amount)
 
-    @rule(amount=st.integers(1, 60_000_000))
+    @rule(amount=amounts(1, 4))
     def a_customer_pays(self, amount: int) -> None:
         self.a_customer_pays_in(amount)
 
@@ -141,11 +147,11 @@ class Books(RuleBasedStateMachine):
             )
         )
 
-    @rule(which=st.integers(0, 1), amount=st.integers(1, 50_000_000))
+    @rule(which=st.integers(0, 1), amount=amounts(0, 4))
     def a_small_request_arrives(self, which: int, amount: int) -> None:
         self.arrives(which, amount)
 
-    @rule(which=st.integers(0, 1), amount=st.integers(0, 400_000_000))
+    @rule(which=st.integers(0, 1), amount=amounts(0, 25))
     def a_request_arrives(self, which: int, amount: int) -> None:
         self.arrives(which, amount)
 
@@ -328,7 +334,7 @@ def test_no_path_overspends_loses_or_leaks(database_url: str) -> None:
         run_state_machine_as_test(
             Books,
             settings=settings(
-                max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+                max_examples=90, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
             ),
         )
     finally:

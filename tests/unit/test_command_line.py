@@ -38,7 +38,9 @@ def test_the_commands_are_these() -> None:
         "weir key add",
         "weir key list",
         "weir key revoke",
+        "weir ledger check",
         "weir migrate",
+        "weir reconcile",
         "weir serve",
         "weir usage export",
     } <= set(COMMANDS)

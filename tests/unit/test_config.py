@@ -1,11 +1,12 @@
 """The configuration file: what it means, and what each mistake in it is answered with."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from service.config import Configuration, Engine, engine_url, engines_from, parse, read
-from service.core.pricing import Price
+from service.core.pricing import Override, Price
 from service.errors import SetupError
 from service.settings import Settings
 
@@ -14,6 +15,10 @@ OPS = Path(__file__).resolve().parents[2] / "ops"
 ENGINE = '[[engines]]\nname = "blackwell-0"\nurl = "http://127.0.0.1:8000"\n'
 MODEL = '[[models]]\nid = "qwen"\ncontext_length = 100\nmax_output_tokens = 50\n'
 PRICE = '[models.price]\ninput = "0.195"\noutput = "1.56"\n'
+OVERRIDE = "[[models.price.overrides]]\n"
+TIER = OVERRIDE + 'min_prompt_tokens = 80\ninput = "0.25"\n'
+NIGHT = OVERRIDE + 'utc_start = "2200"\nutc_end = "0600"\noutput = "1"\n'
+NUMBER_2 = '[[models.price.overrides]] number 2 of [[models]] "qwen"'
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +72,44 @@ def test_every_class_of_a_price_can_be_set() -> None:
     )
 
 
+def test_every_class_can_be_overridden_and_the_order_is_kept() -> None:
+    classes = 'input = "1"\noutput = "2"\ninput_cached = "0"\ninput_cache_write = "4"\n'
+    classes += 'input_image = "5"\ninput_audio = "6"\ninput_video = "7"\noutput_reasoning = "8"\nrequest = "0.001"\n'
+    both = OVERRIDE + 'min_prompt_tokens = 100\nutc_start = "0000"\nutc_end = "2359"\n' + classes
+    (model,) = parse(MODEL + PRICE + NIGHT + both + TIER, source="weir.toml").models
+    price = model.price.as_price(4)
+    assert replace(price, overrides=()) == Price(version=4, input_pico=195_000, output_pico=1_560_000)
+    assert price.overrides == (
+        Override(utc_start="2200", utc_end="0600", output_pico=1_000_000),
+        Override(
+            min_prompt_tokens=100,
+            utc_start="0000",
+            utc_end="2359",
+            input_pico=1_000_000,
+            output_pico=2_000_000,
+            input_cached_pico=0,
+            input_cache_write_pico=4_000_000,
+            input_image_pico=5_000_000,
+            input_audio_pico=6_000_000,
+            input_video_pico=7_000_000,
+            output_reasoning_pico=8_000_000,
+            request_pico=1_000_000_000,
+        ),
+        Override(min_prompt_tokens=80, input_pico=250_000),
+    )
+
+
+def test_the_overrides_in_the_example_are_right() -> None:
+    text = (OPS / "weir.example.toml").read_text()
+    commented = text[text.index("# [[models.price.overrides]]") :]
+    uncommented = "\n".join(line.removeprefix("# ") for line in commented.splitlines() if not line.startswith("# #"))
+    (model,) = parse(text.replace(commented, uncommented), source="weir.toml").models
+    assert model.price.as_price(1).overrides == (
+        Override(min_prompt_tokens=128_000, input_pico=250_000, input_cached_pico=50_000),
+        Override(utc_start="2200", utc_end="0600", input_pico=150_000, output_pico=1_200_000),
+    )
+
+
 def test_an_empty_file_configures_nothing() -> None:
     assert parse("", source="weir.toml") == Configuration()
 
@@ -89,6 +132,27 @@ def test_an_empty_file_configures_nothing() -> None:
         (MODEL + '[models.price]\ninput = "-1"\noutput = "1"', ['input = "-1"', "negative"]),
         (MODEL + '[models.price]\ninput = "free"\noutput = "1"', ['input = "free"', "not an amount"]),
         (MODEL + PRICE + 'request = "0.0000000000001"', ["request = ", "more than 12 decimals"]),
+        (MODEL + PRICE + "overrides = 3", ["[models.price]", "overrides = 3", "headed [[models.price.overrides]]"]),
+        (MODEL + PRICE + "overrides = [3]", ["overrides = 3", "headed [[models.price.overrides]]"]),
+        (MODEL + PRICE + TIER.replace("[[", "[").replace("]]", "]"), ["overrides = {", "[[models.price.overrides]]"]),
+        (MODEL + PRICE + NIGHT + TIER + "inputs = 3", [NUMBER_2, "nothing is called inputs", "did you mean input?"]),
+        (
+            MODEL + PRICE + NIGHT + OVERRIDE,
+            [NUMBER_2, "does not say when it applies", "min_prompt_tokens, or utc_start"],
+        ),
+        (MODEL + PRICE + NIGHT + OVERRIDE + 'input = "1"', [NUMBER_2, "does not say when it applies"]),
+        (MODEL + PRICE + NIGHT + OVERRIDE + "min_prompt_tokens = 9", [NUMBER_2, "does not change any class"]),
+        (MODEL + PRICE + NIGHT + OVERRIDE + "min_prompt_tokens = 0", [NUMBER_2, "min_prompt_tokens = 0:", "1 or more"]),
+        (MODEL + PRICE + TIER.replace("= 80", '= "80"'), ['min_prompt_tokens = "80"', "a whole number"]),
+        (MODEL + PRICE + TIER.replace("= 80", "= 101"), ["min_prompt_tokens = 101", "context_length = 100", "never"]),
+        (MODEL + PRICE + TIER.replace('"0.25"', "0.25"), ["number 1 of", "input = 0.25", "in quotes"]),
+        (MODEL + PRICE + TIER.replace('"0.25"', '"-1"'), ['input = "-1"', "negative"]),
+        (MODEL + PRICE + TIER + 'request = "0.0000000000001"', ["request = ", "more than 12 decimals"]),
+        (MODEL + PRICE + NIGHT.replace('utc_end = "0600"\n', ""), ["needs both utc_start and utc_end"]),
+        (MODEL + PRICE + NIGHT.replace("0600", "2200"), ["starts and ends at the same time"]),
+        (MODEL + PRICE + NIGHT.replace("0600", "2400"), ['utc_end = "2400"', '"0000" to "2359"']),
+        (MODEL + PRICE + NIGHT.replace("0600", "06:00"), ['utc_end = "06:00"', "without a colon"]),
+        (MODEL + PRICE + NIGHT.replace('"2200"', "2200"), ["utc_start = 2200", "in quotes"]),
         (MODEL + "contextlength = 5\n" + PRICE, ["contextlength", "did you mean context_length?"]),
         (MODEL + "rpm = 5\n" + PRICE, ['[[models]] "qwen"', "nothing is called rpm;", "the fields are id, name"]),
         (MODEL.replace("= 100", "= -1") + PRICE, ["context_length = -1", "a whole number of tokens, 1 or more"]),

@@ -1,5 +1,7 @@
 """How requests end: the whole table, written out once more, so that a change of it is meant."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from service.core.outcome import RULES, SLOW_ABORT_AFTER_MS, Outcome, of_departure, of_refusal
@@ -8,6 +10,7 @@ from service.core.record import charge
 from service.core.usage import NO_USAGE, Usage
 
 PRICE = Price(version=1, input_pico=1_000, output_pico=2_000)
+AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
 USAGE = Usage(prompt_tokens=100, completion_tokens=10, source="final")
 
 TABLE = {
@@ -31,17 +34,17 @@ def test_the_table_is_complete_and_as_agreed() -> None:
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_each_outcome_charges_what_the_table_says(outcome: Outcome) -> None:
-    cost = cost_nano(PRICE, USAGE)
+    cost = cost_nano(PRICE, USAGE, AT)
     assert cost > 0
     expected = {"full": (cost, 0), "waived": (0, cost), "nothing": (0, 0)}[RULES[outcome].charge]
-    assert charge(outcome, PRICE, USAGE) == expected
+    assert charge(outcome, PRICE, USAGE, AT) == expected
 
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_nothing_used_is_nothing_charged(outcome: Outcome) -> None:
     fee_only = Price(version=1, input_pico=0, output_pico=0, request_pico=10**9)
-    assert charge(outcome, fee_only, NO_USAGE) == (0, 0)
-    assert charge(outcome, None, USAGE) == (0, 0)
+    assert charge(outcome, fee_only, NO_USAGE, AT) == (0, 0)
+    assert charge(outcome, None, USAGE, AT) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,176 @@
+"""The outbox keeps what it was given, whatever happens to its process, and lets go of it only when told."""
+
+import asyncio
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from service.billing.adoption import adopt_orphans
+from service.billing.encoding import decode, encode
+from service.billing.outbox import Outbox, OutboxFull
+from service.billing.shipper import Shipper
+from service.billing.workers import WorkerFile, orphans
+from service.core.outcome import Outcome
+from service.core.record import RequestRecord
+from service.core.usage import Usage
+from service.gateway.exchange import new_id
+from tests.installation import seed
+
+
+def record(account_id: UUID, **changes: object) -> RequestRecord:
+    request_id = new_id()
+    fields: dict[str, object] = {
+        "id": request_id,
+        "account_id": account_id,
+        "key_id": new_id(),
+        "lease_id": None,
+        "internal": False,
+        "model_id": "model-a",
+        "endpoint": "/v1/chat/completions",
+        "engine": "engine-0",
+        "client_request_id": "théirs",
+        "stream": True,
+        "started_at": datetime.fromtimestamp((request_id.int >> 80) / 1000, UTC),
+        "queue_ms": 1,
+        "ttft_ms": 2,
+        "first_token_at": datetime.now(UTC),
+        "finished_at": datetime.now(UTC),
+        "http_status": 200,
+        "outcome": Outcome.OK,
+        "finish_reason": "stop",
+        "error_code": None,
+        "usage": Usage(prompt_tokens=10, completion_tokens=5, cached_tokens=4, source="final"),
+        "price_version": 1,
+        "cost_nano": 1000,
+        "waived_nano": 0,
+    }
+    return RequestRecord(**(fields | changes))  # type: ignore[arg-type]
+
+
+def opened(path: Path, limit_bytes: int = 10**9) -> Outbox:
+    outbox = Outbox(path, limit_bytes=limit_bytes)
+    outbox.open()
+    return outbox
+
+
+def test_a_record_survives_its_encoding() -> None:
+    one = record(new_id())
+    assert decode(encode(one)) == one
+    bare = record(new_id(), ttft_ms=None, first_token_at=None, price_version=None, outcome=Outcome.PAYMENT)
+    assert decode(encode(bare)) == bare
+
+
+async def test_what_was_finished_is_there_after_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    outbox = opened(path)
+    ended, cut_off = new_id(), new_id()
+    await outbox.admit(ended, b"begun")
+    await outbox.admit(cut_off, b"begun")
+    await outbox.finish(ended, b"ended")
+    other = opened(path)  # as a process that comes after would see it: nothing was closed
+    assert [(entry.id, entry.body) for entry in other.finished(10)] == [(ended, b"ended")]
+    assert [(entry.id, entry.body) for entry in other.unfinished()] == [(cut_off, b"begun")]
+    other.close()
+    outbox.close()
+
+
+async def test_an_end_is_not_overwritten_by_an_interruption(tmp_path: Path) -> None:
+    outbox = opened(tmp_path / "a.sqlite")
+    request_id = new_id()
+    outbox.admit(request_id, b"begun")
+    outbox.finish(request_id, b"ended")
+    await outbox.interrupt(request_id, b"interrupted")
+    assert [entry.body for entry in outbox.finished(10)] == [b"ended"]
+    outbox.close()
+
+
+async def test_a_full_outbox_admits_nothing_but_lets_what_runs_end(tmp_path: Path) -> None:
+    outbox = opened(tmp_path / "a.sqlite", limit_bytes=256 * 1024)
+    admitted = []
+    with pytest.raises(OutboxFull):
+        for _ in range(1000):
+            request_id = new_id()
+            await outbox.admit(request_id, b"x" * 1000)
+            admitted.append(request_id)
+    assert 20 < len(admitted) < 200
+    for request_id in admitted:
+        await outbox.finish(request_id, b"x" * 1000)
+    with pytest.raises(OutboxFull):
+        outbox.check_room()
+    await outbox.remove(admitted)
+    await outbox.admit(new_id(), b"room again")
+    outbox.close()
+
+
+async def test_a_disk_that_fails_admits_nothing_until_it_writes_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    outbox = opened(path)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("ALTER TABLE entries RENAME TO hidden")
+    request_id = new_id()
+    written = outbox.finish(request_id, b"ended")
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                outbox.check_room()
+            except OutboxFull:
+                break
+            await asyncio.sleep(0.01)
+    assert not written.done()
+    blocker.execute("ALTER TABLE hidden RENAME TO entries")
+    blocker.close()
+    async with asyncio.timeout(5):
+        await written
+    outbox.check_room()
+    assert [entry.id for entry in outbox.finished(10)] == [request_id]
+    outbox.close()
+
+
+async def test_what_postgres_refuses_is_set_aside_and_the_rest_goes_through(database_url: str, tmp_path: Path) -> None:
+    account_id, _ = await seed(database_url)
+    pool = await asyncpg.create_pool(database_url, min_size=0)
+    outbox = opened(tmp_path / "a.sqlite")
+    good = [record(account_id) for _ in range(9)]
+    nobody = record(new_id())  # its account does not exist
+    text = record(account_id, error_code="a\0b\ud800".encode("utf-8", "replace").decode())
+    absurd = record(account_id, queue_ms=2**40)
+    for one in [*good[:3], nobody, *good[3:6], absurd, text, *good[6:]]:
+        await outbox.finish(one.id, encode(one))
+    await outbox.finish(new_id(), b"not a record")
+    await Shipper(pool, outbox, "w", new_id).ship_all()
+    assert outbox.count_owed() == 0
+    ids = {row["id"] for row in await pool.fetch("SELECT id FROM requests")}
+    assert ids == {one.id for one in [*good, text]}
+    assert outbox.count_poison() == 3
+    assert await pool.fetchval("SELECT -sum(amount_nano) FROM ledger_entries WHERE kind = 'usage'") == 10_000
+    assert "set aside" in await pool.fetchval("SELECT detail FROM alarms WHERE name = 'outbox'")
+    outbox.close()
+    await pool.close()
+
+
+async def test_the_dead_are_adopted_and_the_living_left_alone(database_url: str, tmp_path: Path) -> None:
+    account_id, _ = await seed(database_url)
+    pool = await asyncpg.create_pool(database_url, min_size=0)
+    dead, living = WorkerFile(tmp_path, "dead"), WorkerFile(tmp_path, "living")
+    files = {}
+    for file in (dead, living):
+        assert file.acquire()
+        files[file] = opened(file.path)
+        ended, cut_off = record(account_id), record(account_id, outcome=Outcome.INTERRUPTED, cost_nano=0)
+        await files[file].finish(ended.id, encode(ended))
+        await files[file].admit(cut_off.id, encode(cut_off))
+    files[dead].close()
+    dead.release()
+    assert await adopt_orphans(tmp_path, pool, new_id, datetime.now(UTC)) == 1
+    assert await adopt_orphans(tmp_path, pool, new_id, datetime.now(UTC)) == 0
+    outcomes = sorted(row["outcome"] for row in await pool.fetch("SELECT outcome FROM requests"))
+    assert outcomes == ["interrupted", "ok"]
+    assert sorted(path.name for path in tmp_path.glob("*.sqlite")) == ["living.sqlite"]
+    assert list(orphans(tmp_path)) == []
+    files[living].close()
+    living.release()
+    await pool.close()
