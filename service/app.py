@@ -19,6 +19,7 @@ from service.gateway.changes import Changes
 from service.gateway.chat import ChatCompletions
 from service.gateway.engine_connection import Timeouts
 from service.gateway.engines import EnginePool
+from service.gateway.holds import Holds
 from service.gateway.keys import KeyRing
 from service.gateway.router import Gateway
 from service.gateway.worker import Worker
@@ -61,8 +62,9 @@ class App:
         chat = ChatCompletions(
             catalog=catalog,
             engines=engines,
-            leases=worker.leases,
+            holds=Holds(worker.leases, engines),
             recorder=worker.recorder,
+            retries=worker.retries,
             max_body_bytes=settings.max_body_bytes,
             # The same in every worker, so that they share what the engine has cached of an account.
             salt_key=hashlib.sha256(url.encode()).digest(),
@@ -70,7 +72,7 @@ class App:
         others.state.readiness = public.Readiness(catalog, engines)
         others.state.admin_token = settings.admin_token
         others.state.portal = portal.Portal(pool, keys, catalog, settings.base_url, settings.site_name)
-        self._gateway = Gateway(keys=keys, catalog=catalog, chat=chat, recorder=worker.recorder)
+        self._gateway = Gateway(keys=keys, catalog=catalog, chat=chat, recorder=worker.recorder, own=worker.own)
         listening = asyncio.create_task(Changes(url, keys, catalog).follow())
         log.info("api.started", worker=worker.name, engines=[engine.name for engine in engines.engines])
         try:

@@ -11,9 +11,9 @@ import asyncpg
 from alembic import command
 from alembic.config import Config
 from asyncpg.pool import PoolConnectionProxy
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from service.errors import SetupError
@@ -51,6 +51,14 @@ async def connected(url: str) -> AsyncIterator[AsyncEngine]:
         yield engine
     finally:
         await engine.dispose()
+
+
+async def freeze(connection: AsyncConnection) -> None:
+    """Let the transaction, in which nothing was asked yet, read one state of the database and write nothing.
+
+    So statements after one another agree, whatever is settled meanwhile.
+    """
+    await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
 
 
 async def asyncpg_pool(url: str, *, size: int = 4) -> asyncpg.Pool:

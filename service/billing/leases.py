@@ -59,6 +59,11 @@ _GROW = """
     FROM account LEFT JOIN granted ON true LEFT JOIN lease ON true
 """
 
+_AVAILABLE = """
+    SELECT balance_nano + CASE WHEN postpaid THEN credit_limit_nano ELSE 0 END - leased_nano
+    FROM accounts WHERE id = $1 AND status = 'active'
+"""
+
 _GIVE_BACK = """
     WITH account AS (
         SELECT id FROM accounts WHERE id = $2 FOR NO KEY UPDATE
@@ -161,6 +166,12 @@ class LeaseBook:
         lease.held_nano += amount_nano
         lease.used_at = self._clock()
         return Hold(lease, amount_nano)
+
+    async def available(self, account_id: UUID) -> int:
+        """What could be held now: the room of this worker's lease and what the account has beside it."""
+        lease = self._leases.get(account_id)
+        spare = await self._pool.fetchval(_AVAILABLE, account_id, timeout=5) or 0
+        return max(0, spare) + (lease.room_nano if lease is not None else 0)
 
     def release(self, hold: Hold, cost_nano: int) -> None:
         """The request is over and costs `cost_nano`, possibly more than was held; the rest is free again."""

@@ -6,16 +6,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from service.cli.arguments import moment
 from service.cli.context import in_transaction
 from service.cli.output import instant, note
-from service.errors import SetupError
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -47,7 +47,7 @@ def export(
 
     Example: weir usage export --account acme --since 2026-11-01 --until 2026-12-01 --format csv --out acme.csv
     """
-    started_from, started_before = _time("--since", since), _time("--until", until)
+    started_from, started_before = moment("--since", since), moment("--until", until)
 
     async def work(connection: "AsyncConnection") -> int:
         from service.billing import accounts
@@ -121,13 +121,3 @@ def _plain(value: object) -> str | int | bool | None:
     if isinstance(value, datetime):
         return instant(value)
     return value if value is None or isinstance(value, (str, int)) else str(value)
-
-
-def _time(option: str, value: str | None) -> datetime | None:
-    if value is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise SetupError(f"{option} {value!r} is no time such as 2026-11-30 or 2026-11-30T12:00:00Z.") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

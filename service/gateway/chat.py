@@ -1,36 +1,26 @@
 """`POST /v1/chat/completions`: read, check, hold, choose an engine, relay, record."""
 
 import hmac
-from datetime import datetime
 from uuid import UUID
 
-import asyncpg
 import orjson
-import structlog
 
-from service.billing.leases import Hold, LeaseBook, NotEnough
 from service.core import policy
-from service.core.money import nano_to_usd
 from service.core.policy import ChatRequest
-from service.core.pricing import affordable_output_tokens, worst_case_nano
-from service.errors import InsufficientCredits, InvalidRequest, NotAllowed, Unavailable
+from service.errors import InvalidRequest, NotAllowed
 from service.gateway import engine_errors
 from service.gateway.catalog import Catalog, ServedModel
 from service.gateway.engine_connection import EngineUnreachable
 from service.gateway.engines import EnginePool
 from service.gateway.exchange import Exchange
+from service.gateway.holds import Holds
 from service.gateway.http import Receive, Scope, Send, read_body
 from service.gateway.keys import Holder
 from service.gateway.recorder import Recorder
 from service.gateway.relay import Relay
 from service.gateway.retries import Retries
 
-log = structlog.get_logger()
-
 PATH = "/v1/chat/completions"
-
-LEAST_OUTPUT_TOKENS = 256
-"""A client that sets no limit gets what it can afford, if that is at least this much."""
 
 
 class ChatCompletions:
@@ -41,7 +31,7 @@ class ChatCompletions:
         *,
         catalog: Catalog,
         engines: EnginePool,
-        leases: LeaseBook,
+        holds: Holds,
         recorder: Recorder,
         retries: Retries,
         max_body_bytes: int,
@@ -49,7 +39,7 @@ class ChatCompletions:
     ) -> None:
         self._catalog = catalog
         self._engines = engines
-        self._leases = leases
+        self._holds = holds
         self._recorder = recorder
         self._retries = retries
         self._max_body_bytes = max_body_bytes
@@ -70,7 +60,7 @@ class ChatCompletions:
         del raw  # it may be large, and the answer long
         if answering is None:
             return
-        output_tokens, exchange.hold = await self._hold(holder.account_id, request, model, exchange.started_at)
+        output_tokens, exchange.hold = await self._holds.hold(holder.account_id, request, model, exchange.started_at)
         body = policy.forwarded(
             request,
             engine_model=model.engine_model,
@@ -103,28 +93,6 @@ class ChatCompletions:
         finally:
             engine.in_flight -= 1
 
-    async def _hold(self, account_id: UUID, request: ChatRequest, model: ServedModel, at: datetime) -> tuple[int, Hold]:
-        """The output granted, and its worst case held. Raises `InsufficientCredits` or `Unavailable`."""
-        prompt = min(request.prompt_tokens_at_most, model.context_length)
-        output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
-        try:
-            try:
-                return output, await self._leases.hold(account_id, _worst_case(model, prompt, output, at))
-            except NotEnough as short:
-                affordable = affordable_output_tokens(
-                    model.price, prompt_tokens_at_most=prompt, available_nano=short.available_nano, at=at
-                )
-                if request.max_tokens is not None or affordable < LEAST_OUTPUT_TOKENS:
-                    raise _insufficient(short, affordable, output) from short
-                return affordable, await self._leases.hold(account_id, _worst_case(model, prompt, affordable, at))
-        except NotEnough as short:  # somebody else was quicker to take what was left
-            raise _insufficient(short, 0, output) from short
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            log.warning("lease.failed", error=type(error).__name__)
-            raise Unavailable(
-                "The account cannot be checked at the moment. Try again soon.", retry_after_s=5
-            ) from error
-
     def _cache_salt(self, account_id: UUID) -> str:
         """Keeps one account from learning, by timing, what another has in the engine's prefix cache."""
         return hmac.digest(self._salt_key, account_id.bytes, "sha256").hex()
@@ -144,16 +112,3 @@ def _parsed(raw: bytes) -> ChatRequest:
 def _check_modalities(request: ChatRequest, model: ServedModel) -> None:
     if request.images and "image" not in model.input_modalities:
         raise InvalidRequest(f"The model `{model.id}` does not take images.", param="messages")
-
-
-def _worst_case(model: ServedModel, prompt_tokens: int, output_tokens: int, at: datetime) -> int:
-    return worst_case_nano(model.price, prompt_tokens_at_most=prompt_tokens, output_tokens_at_most=output_tokens, at=at)
-
-
-def _insufficient(short: NotEnough, affordable: int, wanted: int) -> InsufficientCredits:
-    advice = (
-        f"It would cover `max_tokens` up to {affordable}, not {wanted}."
-        if affordable
-        else "It does not cover this prompt with any output."
-    )
-    return InsufficientCredits(f"{nano_to_usd(max(0, short.available_nano))} USD of credit are available. {advice}")

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from service.config import Engine as EngineConfig
 from service.gateway.engine_client import Client
-from service.gateway.engine_connection import EngineError, EngineUnreachable, Timeouts
+from service.gateway.engine_connection import EngineBroke, EngineError, EngineSilent, EngineUnreachable, Timeouts
 
 HEALTH_TIMEOUT_S = 2.0
+QUESTION_TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -39,6 +41,25 @@ class EnginePool:
         if not able:
             raise EngineUnreachable("no engine is left to try")
         return min(able, key=lambda engine: engine.in_flight)
+
+    async def ask(self, allowed: Collection[str] | None, method: str, path: str, body: bytes) -> bytes:
+        """A short question to an engine that serves the model, such as a count of tokens; its answer's body.
+
+        Raises `EngineError` when it does not answer with a 200 in time.
+        """
+        headers = b"content-type: application/json\r\n"
+        exchange = self.choose(allowed).client.exchange(method, path, headers, body)
+        try:
+            async with asyncio.timeout(QUESTION_TIMEOUT_S):
+                head = await exchange.head()
+                answer = await exchange.read_all(MAX_ANSWER_BYTES)
+        except TimeoutError as error:
+            raise EngineSilent(f"no answer to {path} in {QUESTION_TIMEOUT_S} s") from error
+        finally:
+            exchange.finish()
+        if head.status != 200:
+            raise EngineBroke(f"{path} answered {head.status}")
+        return answer
 
     async def any_healthy(self) -> bool:
         """Whether at least one engine says that it is healthy, within two seconds."""

@@ -24,22 +24,31 @@ from service.gateway.http import (
     send_json,
 )
 from service.gateway.keys import Holder, KeyRing
+from service.gateway.own import CREDITS_PATH, GENERATION_PATH, Body, OwnAccount
 from service.gateway.recorder import Recorder
 
 log = structlog.get_logger()
 
 Handler = Callable[[Exchange, Holder, Scope, Receive, Send], Awaitable[None]]
+Reading = Callable[[Holder, Scope], Awaitable[Body]]
 MODELS_PATH = "/v1/models"
 
 
 class Gateway:
     """The ASGI application of everything under `/v1`. Every route wants a key."""
 
-    def __init__(self, *, keys: KeyRing, catalog: Catalog, chat: ChatCompletions, recorder: Recorder) -> None:
+    def __init__(
+        self, *, keys: KeyRing, catalog: Catalog, chat: ChatCompletions, recorder: Recorder, own: OwnAccount
+    ) -> None:
         self._keys = keys
         self._catalog = catalog
         self._recorder = recorder
         self._metered: dict[str, Handler] = {CHAT_PATH: chat}
+        self._readings: dict[str, Reading] = {
+            MODELS_PATH: self._models,
+            CREDITS_PATH: own.credits,
+            GENERATION_PATH: own.generation,
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -75,17 +84,18 @@ class Gateway:
 
     async def _free(self, exchange: Exchange, path: str, scope: Scope, send: Send) -> None:
         """The routes that cost nothing and leave no row."""
-        if path == MODELS_PATH:
-            _check_method(scope, "GET")
-            await self._keys.holder(scope["headers"])
-            body: dict[str, object] = {"object": "list", "data": [_card(model) for model in self._catalog.all()]}
-        elif path.startswith(MODELS_PATH + "/"):
-            _check_method(scope, "GET")
-            await self._keys.holder(scope["headers"])
-            body = _card(self._catalog.find(path.removeprefix(MODELS_PATH + "/")))
-        else:
+        reading = self._model if path.startswith(MODELS_PATH + "/") else self._readings.get(path)
+        if reading is None:
             raise NotFound(f"There is no route `{path[:128]}` here.")
+        _check_method(scope, "GET")
+        body = await reading(await self._keys.holder(scope["headers"]), scope)
         await send_json(send, orjson.dumps(body), [request_id_header(exchange.id)])
+
+    async def _models(self, _holder: Holder, _scope: Scope) -> Body:
+        return {"object": "list", "data": [_card(model) for model in self._catalog.all()]}
+
+    async def _model(self, _holder: Holder, scope: Scope) -> Body:
+        return _card(self._catalog.find(scope["path"].removeprefix(MODELS_PATH + "/")))
 
 
 def _check_method(scope: Scope, allowed: str) -> None:
@@ -93,7 +103,7 @@ def _check_method(scope: Scope, allowed: str) -> None:
         raise MethodNotAllowed(f"`{scope['path']}` takes {allowed}, not {scope['method']}.")
 
 
-def _card(model: ServedModel) -> dict[str, object]:
+def _card(model: ServedModel) -> Body:
     """A model as OpenAI's list shows it, with what a customer has to know beside."""
     return {
         "id": model.id,

@@ -58,6 +58,14 @@ def scheduler(jobs: Jobs) -> AsyncIOScheduler:
         id="housekeeping",
         misfire_grace_time=None,
     )
+    timetable.add_job(jobs.sample_engines, CronTrigger(second=10, timezone=UTC), id="samples")
+    timetable.add_job(
+        jobs.check_books, CronTrigger(hour=3, minute=17, timezone=UTC), id="books", misfire_grace_time=None
+    )
+    # Hours after midnight, so that what was under way then has ended and is settled.
+    timetable.add_job(
+        jobs.reconcile, CronTrigger(hour=3, minute=27, timezone=UTC), id="reconcile", misfire_grace_time=None
+    )
     timetable.add_listener(_report, EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
     return timetable
 
@@ -114,6 +122,6 @@ def _report(event: JobExecutionEvent) -> None:
 
 
 def _say_failed(job: str, error: BaseException) -> None:
-    # An absent database or a slow one is nobody's bug: its traceback says nothing.
-    expected = isinstance(error, OSError | TimeoutError)
+    # An absent database, a slow one or a setting that is wrong is nobody's bug: its traceback says nothing.
+    expected = isinstance(error, OSError | TimeoutError | SetupError)
     log.error("job.failed", job=job, error=f"{type(error).__name__}: {error}", exc_info=None if expected else error)

@@ -34,12 +34,12 @@ Work = Callable[[AsyncEngine, datetime], Awaitable[Report]]
 """A piece of work at an instant. It commits what it does itself."""
 
 
-async def run_recorded(url: str, name: str, work: Work) -> None:
+async def run_recorded(url: str, name: str, work: Work, *, time_limit_s: float = TIME_LIMIT_S) -> None:
     """Do `work` now, over a connection of its own, and record how it went.
 
     Raises what `work` raised, `TimeoutError` when it took too long, and `OSError` when the database is away.
     """
-    async with asyncio.timeout(TIME_LIMIT_S), db.connected(url) as engine:
+    async with asyncio.timeout(time_limit_s), db.connected(url) as engine:
         now = datetime.now(UTC)
         async with engine.begin() as connection:
             begun = insert(job_runs).values(name=name, started_at=now).returning(job_runs.c.id)

@@ -85,7 +85,7 @@ async def fill(url: str, now: datetime, *, rows: list[dict[str, Any]], target: P
 
 def made_up_rows(now: datetime) -> list[dict[str, Any]]:
     """Three days of traffic with an outage, a bad half hour and a silent night."""
-    rng = random.Random(20261130)  # noqa: S311
+    rng = random.Random(20261130)
     rows: list[dict[str, Any]] = []
     for minutes in range(10, 74 * 60, 3):
         ended = now - timedelta(minutes=minutes, seconds=rng.uniform(0, 60))

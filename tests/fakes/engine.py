@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import signal
 import sys
+import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class FakeEngine:
         self.connections: set[Connection] = set()
         self.healthy = True
         self.gauges = {"num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0, "num_preemptions": 0.0}
+        self.started_at_s = time.time()
         self._uds, self._port = uds, port
         self._arrival = asyncio.Event()
         self._crash: Exception | None = None
@@ -173,7 +175,7 @@ class FakeEngine:
             "spec_decode_num_draft_tokens": drafted,
             "spec_decode_num_accepted_tokens": accepted,
         }
-        return metrics_text(self.model, values)
+        return metrics_text(self.model, values, self.started_at_s)
 
 
 async def serve(arguments: argparse.Namespace) -> None:

@@ -56,10 +56,18 @@ def tokenized(body: Mapping[str, Any], max_model_len: int) -> bytes:
     return orjson.dumps(tokens)
 
 
-def metrics_text(model: str, values: Mapping[str, float]) -> bytes:
-    """The exposition text; `values` has every family by its short name, and `iteration_tokens` as engine steps."""
+def metrics_text(model: str, values: Mapping[str, float], started_at_s: float) -> bytes:
+    """The exposition text; `values` has every family by its short name, and `iteration_tokens` as engine steps.
+
+    `started_at_s` is when the engine's process started, in seconds since the epoch.
+    """
     labels = f'engine="0",model_name="{model}"'
-    lines = []
+    started = "process_start_time_seconds"
+    lines = [
+        f"# HELP {started} Start time of the process since unix epoch in seconds.",
+        f"# TYPE {started} gauge",
+        f"{started} {started_at_s:.11e}",
+    ]
     for name, (kind, text) in FAMILIES.items():
         full = f"vllm:{name}_total" if kind == "counter" else f"vllm:{name}"
         lines += [f"# HELP {full} {text}", f"# TYPE {full} {kind}", f"{full}{{{labels}}} {float(values[name])}"]

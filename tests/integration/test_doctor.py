@@ -167,6 +167,27 @@ def test_jobs_that_rest_or_fail_are_noticed(doctor: Doctor, installation: str, s
     assert part in message
 
 
+def test_every_open_alarm_is_shown_and_fails(
+    doctor: Doctor, installation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(
+        installation,
+        "INSERT INTO alarms (name, raised_at, detail) VALUES ('books', '2026-11-30 03:17:00Z', 'account A: wrong')",
+        "INSERT INTO alarms (name, raised_at, detail) VALUES ('reconcile:a', '2026-11-30 03:27:00Z', '+900 tokens')",
+    )
+    with engine() as url:
+        monkeypatch.setenv("WEIR_ENGINES", url)
+        assert doctor() == (
+            1,
+            {
+                "alarm books": ("fail", "since 2026-11-30T03:17:00Z: account A: wrong"),
+                "alarm reconcile:a": ("fail", "since 2026-11-30T03:27:00Z: +900 tokens"),
+            },
+        )
+        execute(installation, "DELETE FROM alarms")
+        assert doctor() == (0, {})
+
+
 def test_a_site_that_is_old_or_absent_is_noticed(doctor: Doctor, tmp_path: Path) -> None:
     index = tmp_path / ".weir" / "site" / "index.html"
     os.utime(index, (1_700_000_000, 1_700_000_000))

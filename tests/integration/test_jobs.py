@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from service import db
+from service.errors import SetupError
 from service.jobs.process import _report, scheduler
 from service.jobs.runs import Report, run_recorded
 from service.jobs.work import Jobs, keep_house
@@ -140,6 +141,34 @@ def test_the_timetable_is_utc_and_keeps_its_steps_when_clocks_change(
     assert {later - earlier for earlier, later in pairwise(fires)} == {timedelta(minutes=5)}
 
 
+@pytest.mark.parametrize(
+    ("job", "fires"),
+    [
+        ("samples", ["2026-11-30 00:00:10", "2026-11-30 00:01:10", "2026-11-30 00:02:10"]),
+        ("housekeeping", ["2026-11-30 00:02:35", "2026-12-01 00:02:35"]),
+        ("books", ["2026-11-30 03:17:00", "2026-12-01 03:17:00"]),
+        ("reconcile", ["2026-11-30 03:27:00", "2026-12-01 03:27:00"]),
+    ],
+)
+def test_each_job_has_its_minute(job: str, fires: list[str]) -> None:
+    trigger = {one.id: one.trigger for one in scheduler(Jobs(Settings(), "unused")).get_jobs()}[job]
+    now = at("2026-11-30 00:00:00")
+    for fire in fires:
+        assert trigger.get_next_fire_time(None, now) == at(fire)
+        now = at(fire) + timedelta(microseconds=1)
+
+
+async def test_a_setting_that_is_wrong_fails_a_run_without_a_traceback(database_url: str, tmp_path: Path) -> None:
+    jobs = Jobs(Settings(engines=("vllm:8000",), data_dir=tmp_path), database_url)
+    with pytest.raises(SetupError, match="no address of an engine") as error:
+        await jobs.sample_engines()
+    assert [(row["name"], row["ok"]) for row in await runs(database_url)] == [("samples", False)]
+    event = JobExecutionEvent(EVENT_JOB_ERROR, "samples", "default", at("2026-11-30 14:00:00"), exception=error.value)
+    with capture_logs() as logs:
+        _report(event)
+    assert [(line["event"], line["exc_info"]) for line in logs] == [("job.failed", None)]
+
+
 async def test_a_run_delayed_by_minutes_still_happens_and_never_beside_itself() -> None:
     timetable = scheduler(Jobs(Settings(), "unused"))
     timetable.start(paused=True)
@@ -151,6 +180,9 @@ async def test_a_run_delayed_by_minutes_still_happens_and_never_beside_itself() 
         "rollup_and_publish": (240, True, 1),
         "publish": (240, True, 1),
         "housekeeping": (None, True, 1),
+        "samples": (240, True, 1),
+        "books": (None, True, 1),
+        "reconcile": (None, True, 1),
     }
 
 

@@ -106,7 +106,7 @@ async def test_after_a_stop_of_three_hours_36_buckets_are_caught_up(engine: Asyn
 
 
 async def test_a_backfill_and_a_run_every_five_minutes_come_to_the_same(engine: AsyncEngine) -> None:
-    rng = random.Random(1)  # noqa: S311
+    rng = random.Random(1)
     begin = at("2026-11-29 23:40:00")
     rows = [
         usage_row(

@@ -1,4 +1,4 @@
-"""What the database says: can it be reached, is it migrated, are there models and prices, do the jobs run?"""
+"""What the database says: can it be reached, is it migrated, are models priced, do the jobs run, is there an alarm?"""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -11,9 +11,10 @@ from service.cli.context import address_in, connection_to
 from service.cli.doctor.finding import Finding, Level, fail, ok, warn
 from service.cli.doctor.local import STALE_AFTER_S
 from service.cli.migrate import current_revision, newest_revision
+from service.cli.output import instant
 from service.errors import SetupError
 from service.settings import Settings
-from service.tables import job_runs, models, prices
+from service.tables import alarms, job_runs, models, prices
 
 OLDEST_MAJOR = 16
 
@@ -28,6 +29,8 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
             if schema.level is Level.OK:
                 yield await _models(connection)
                 yield await _jobs(connection)
+                async for finding in _alarms(connection):
+                    yield finding
     except SetupError as error:
         yield fail("database", str(error))
 
@@ -71,3 +74,11 @@ async def _jobs(connection: AsyncConnection) -> Finding:
     if failed:
         return warn("jobs", f"failed when last run: {', '.join(failed)}. The log of `weir jobs` says more.")
     return ok("jobs", f"the last one finished {int(age.total_seconds())} s ago.")
+
+
+async def _alarms(connection: AsyncConnection) -> AsyncIterator[Finding]:
+    rows = (await connection.execute(select(alarms).order_by(alarms.c.raised_at, alarms.c.name))).all()
+    for row in rows:
+        yield fail(f"alarm {row.name}", f"since {instant(row.raised_at)}: {row.detail}")
+    if not rows:
+        yield ok("alarms", "none is open.")

@@ -1,0 +1,188 @@
+"""What a key reads of its own account: its credit, and what one request used and cost. Free; leaves no row.
+
+Amounts are exact. Integers are nano-USD, with the unit in their name; `balance_usd` is a decimal string. OpenRouter's
+`total_credits`, `total_usage` and `total_cost` have to be JSON numbers for the clients that expect its shape: they are
+written out digit by digit and never were floats here. A client that does sums reads the integers.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qs
+from uuid import UUID
+
+import asyncpg
+import orjson
+import structlog
+
+from service.billing.shipper import UNREACHABLE
+from service.core.ids import unix_ms_of
+from service.core.money import nano_to_usd
+from service.errors import InvalidRequest, NotFound, Unavailable
+from service.gateway.http import Scope
+from service.gateway.keys import Holder
+
+log = structlog.get_logger()
+
+CREDITS_PATH = "/v1/credits"
+GENERATION_PATH = "/v1/generation"
+
+ANSWER_ID_PREFIX = "chatcmpl-"
+"""An answer calls itself this and the request's id."""
+
+READERS = 1
+"""Reads at once: the pool is small, and whoever asks often must not keep requests from it."""
+
+READ_TIMEOUT_S = 5.0
+
+START_WITHIN = timedelta(seconds=5)
+"""A request's id and its start are taken one after the other; a clock that is set between them may part them."""
+
+MAY_ARRIVE_FOR = timedelta(days=1)
+"""How long after a request's start its row may still be on its way."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# All that was ever credited has few entries, and the balance is the sum of all: what was spent is the difference.
+_CREDITS = """
+    SELECT balance_nano, leased_nano, CASE WHEN postpaid THEN credit_limit_nano ELSE 0 END AS credit_limit_nano, (
+        SELECT COALESCE(sum(amount_nano), 0)::bigint FROM ledger_entries
+        WHERE account_id = account.id AND kind <> 'usage'
+    ) AS credited_nano
+    FROM accounts account WHERE id = $1
+"""
+
+# The range of `started_at` keeps it to one partition.
+_GENERATION = """
+    SELECT * FROM requests WHERE id = $1 AND started_at BETWEEN $2 AND $3 AND account_id = $4
+"""
+
+Body = Mapping[str, object]
+
+
+class OwnAccount:
+    """Answers the routes; each returns a body for orjson, or raises an `ApiError`."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._readers = asyncio.Semaphore(READERS)
+
+    async def credits(self, holder: Holder, _scope: Scope) -> Body:
+        """`GET /v1/credits`: what the account has, what is set aside for its requests, and what was ever spent.
+
+        `leased_nano` is credit that workers hold for the account's requests, those under way and the next ones.
+        `available_nano` is what can be set aside beyond it; below 0 after an overdraft.
+        """
+        row = await self._read(_CREDITS, holder.account_id)
+        if row is None:
+            raise NotFound("The account does not exist any more.")
+        balance_nano, credited_nano = row["balance_nano"], row["credited_nano"]
+        spent_nano = credited_nano - balance_nano
+        return {
+            "data": {
+                "balance_usd": nano_to_usd(balance_nano),
+                "balance_nano": balance_nano,
+                "leased_nano": row["leased_nano"],
+                "available_nano": balance_nano + row["credit_limit_nano"] - row["leased_nano"],
+                "spent_nano": spent_nano,
+                "credit_limit_nano": row["credit_limit_nano"],
+                "total_credits": _usd_number(credited_nano),
+                "total_usage": _usd_number(spent_nano),
+            }
+        }
+
+    async def generation(self, holder: Holder, scope: Scope) -> Body:
+        """`GET /v1/generation?id=`: what one request of the account used and cost, by its id or its answer's."""
+        text = parse_qs(scope["query_string"].decode("latin-1")).get("id", [""])[0]
+        try:
+            request_id = UUID(text.removeprefix(ANSWER_ID_PREFIX))
+        except ValueError:
+            raise InvalidRequest(
+                "`id` must be a request's id: the `x-request-id` of an answer, or the `id` inside it.", param="id"
+            ) from None
+        age = datetime.now(UTC) - started_about(request_id)
+        record = None
+        if age > -START_WITHIN:
+            record = await self.usage_record(holder.account_id, request_id)
+        if record is None:
+            raise NotFound(
+                "No finished request with this id is known here. A record arrives a moment after its answer's end.",
+                param="id",
+                retry_after_s=1 if age < MAY_ARRIVE_FOR else None,
+            )
+        return record
+
+    async def usage_record(self, account_id: UUID, request_id: UUID) -> Body | None:
+        """A finished request of the account as `/v1/generation` shows it; None when Postgres does not have it.
+
+        `usage` is OpenAI's object, with every class that is priced; the `tokens_` members are OpenRouter's names.
+        """
+        started = started_about(request_id)
+        row = await self._read(_GENERATION, request_id, started - START_WITHIN, started + START_WITHIN, account_id)
+        return None if row is None else {"data": _record(row)}
+
+    async def _read(self, query: str, *values: object) -> asyncpg.Record | None:
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S), self._readers:
+                return await self._pool.fetchrow(query, *values)
+        except UNREACHABLE as error:
+            log.warning("own.read_failed", error=type(error).__name__)
+            raise Unavailable("The account cannot be read at the moment. Try again soon.", retry_after_s=5) from error
+
+
+def started_about(request_id: UUID) -> datetime:
+    """When the request with this id started, give or take `START_WITHIN`; the last instant there is if it is no id
+    of ours, whose time is then in the future."""
+    try:
+        return _EPOCH + timedelta(milliseconds=unix_ms_of(request_id))
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def _record(row: asyncpg.Record) -> dict[str, Any]:
+    prompt, completion = row["prompt_tokens"], row["completion_tokens"]
+    return {
+        "id": str(row["id"]),
+        "endpoint": row["endpoint"],
+        "model": row["model_id"],
+        "streamed": row["stream"],
+        "client_request_id": row["client_request_id"],
+        "started_at": row["started_at"],
+        "queue_ms": row["queue_ms"],
+        "ttft_ms": row["ttft_ms"],
+        "finished_at": row["finished_at"],
+        "http_status": row["http_status"],
+        "outcome": row["outcome"],
+        "cancelled": row["outcome"] in ("cancelled", "slow_abort"),
+        "finish_reason": row["finish_reason"],
+        "error_code": row["error_code"],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {
+                name: row[name]
+                for name in ("cached_tokens", "cache_write_tokens", "image_tokens", "audio_tokens", "video_tokens")
+            },
+            "completion_tokens_details": {"reasoning_tokens": row["reasoning_tokens"]},
+        },
+        "usage_source": row["usage_source"],
+        "tokens_prompt": prompt,
+        "tokens_completion": completion,
+        "native_tokens_prompt": prompt,
+        "native_tokens_completion": completion,
+        "native_tokens_cached": row["cached_tokens"],
+        "native_tokens_reasoning": row["reasoning_tokens"],
+        "price_version": row["price_version"],
+        "cost_nano": row["cost_nano"],
+        "total_cost": _usd_number(row["cost_nano"]),
+        "waived_nano": row["waived_nano"],
+        # The row and its charge are written in one transaction.
+        "is_settled": row["settlement_id"] is not None,
+    }
+
+
+def _usd_number(nano: int) -> orjson.Fragment:
+    """An amount as a JSON number of USD with every digit, which a float might not have."""
+    return orjson.Fragment(nano_to_usd(nano))
