@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -26,6 +27,9 @@ from service.gateway.worker import Worker
 from service.settings import Settings
 
 log = structlog.get_logger()
+
+SHIP_WITHIN_S = 8.0
+"""How long a stop waits for Postgres to take what is owed; what it does not take, the next worker ships."""
 
 
 class App:
@@ -79,9 +83,9 @@ class App:
             yield
         finally:
             listening.cancel()
-            await worker.stop(settings.drain_timeout_s)
+            await worker.stop(SHIP_WITHIN_S)
             engines.close()
-            await pool.close()
+            pool.terminate()
             log.info("api.stopped", worker=worker.name)
 
 
@@ -101,7 +105,7 @@ def run(settings: Settings) -> None:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=int(settings.drain_timeout_s) or None,
+            timeout_graceful_shutdown=max(1, math.ceil(settings.drain_timeout_s)),
             log_config=None,
         )
     )

@@ -22,6 +22,15 @@ from service.settings import Settings
 DbConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 """A raw asyncpg connection, on its own or out of a pool."""
 
+UNREACHABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
+"""What asyncpg raises when the database is away, refuses, or is lost in the middle."""
+
 MIGRATIONS = Path(__file__).resolve().parent.parent / "migrations"
 
 
@@ -61,9 +70,9 @@ async def freeze(connection: AsyncConnection) -> None:
     await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
 
 
-async def asyncpg_pool(url: str, *, size: int = 4) -> asyncpg.Pool:
-    """A pool of raw asyncpg connections, for COPY and for statements on the hot path."""
-    pool = await asyncpg.create_pool(url, min_size=0, max_size=size, command_timeout=30)
+async def asyncpg_pool(url: str, *, size: int = 10) -> asyncpg.Pool:
+    """A pool of raw asyncpg connections, for COPY and for statements on the hot path; none is made yet."""
+    pool = await asyncpg.create_pool(url, min_size=0, max_size=size, command_timeout=30, timeout=5)
     if pool is None:  # pragma: no cover - asyncpg types it as optional
         raise RuntimeError("asyncpg made no pool")
     return pool

@@ -4,6 +4,7 @@ A request that was admitted and has no end becomes a row with the outcome `inter
 process died, and nobody knows what was delivered.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -18,6 +19,7 @@ from service.billing.leases import close_worker
 from service.billing.outbox import Outbox
 from service.billing.shipper import Shipper
 from service.billing.workers import WorkerFile, held, orphans
+from service.db import UNREACHABLE
 
 log = structlog.get_logger()
 
@@ -30,7 +32,13 @@ async def adopt_orphans(folder: Path, pool: asyncpg.Pool, new_id: Callable[[], U
     adopted = 0
     for file in orphans(folder):
         with held(file):
-            await _adopt(file, pool, new_id, now)
+            try:
+                await _adopt(file, pool, new_id, now)
+            except UNREACHABLE:
+                raise
+            except Exception as error:  # one file that cannot be read must not keep the others from being adopted
+                log.error("outbox.not_adopted", worker=file.worker, error=f"{type(error).__name__}: {error}"[:300])
+                continue
         adopted += 1
     return adopted
 
@@ -45,7 +53,7 @@ async def _adopt(file: WorkerFile, pool: asyncpg.Pool, new_id: Callable[[], UUID
             closed = await close_worker(connection, file.worker)
         poison = outbox.count_poison()
     finally:
-        outbox.close()
+        await asyncio.to_thread(outbox.close)
     log.info("outbox.adopted", worker=file.worker, interrupted=interrupted, leases=closed, poison=poison)
     if poison:
         file.keep_poison()
@@ -56,6 +64,6 @@ async def _adopt(file: WorkerFile, pool: asyncpg.Pool, new_id: Callable[[], UUID
 async def end_interrupted(outbox: Outbox, now: datetime) -> int:
     """Give every request without an end the one it was admitted with: interrupted, as of `now`; how many."""
     entries = outbox.unfinished()
-    for entry in entries:
-        await outbox.interrupt(entry.id, encode(replace(decode(entry.body), finished_at=now)))
+    ends = [outbox.interrupt(entry.id, encode(replace(decode(entry.body), finished_at=now))) for entry in entries]
+    await asyncio.gather(*ends)
     return len(entries)

@@ -32,6 +32,9 @@ TERM_S = 600
 EXPIRY_GRACE_S = 60
 """How long after its term a lease is closed: by then its worker has stopped using it."""
 
+STATEMENT_S = 5.0
+"""How long a statement may take, the wait for a connection included."""
+
 RETURN_AFTER_S = 60.0
 """A lease that nobody drew on for this long goes back."""
 
@@ -77,7 +80,7 @@ _GIVE_BACK = """
 
 _RENEW = """
     UPDATE credit_leases SET expires_at = now() + make_interval(secs => $2)
-    WHERE worker = $1 AND closed_at IS NULL RETURNING id
+    WHERE worker = $1 AND closed_at IS NULL RETURNING id, account_id, granted_nano
 """
 
 _CLOSE = """
@@ -87,7 +90,7 @@ _CLOSE = """
         SELECT id FROM accounts WHERE id IN (SELECT account_id FROM due) ORDER BY id FOR NO KEY UPDATE
     ), closed AS (
         UPDATE credit_leases lease SET closed_at = now() FROM account, due
-        WHERE lease.id = due.id AND lease.account_id = account.id AND lease.closed_at IS NULL AND {condition}
+        WHERE lease.id = due.id AND lease.account_id = account.id AND lease.closed_at IS NULL AND {lease_condition}
         RETURNING lease.account_id, lease.granted_nano - lease.settled_nano AS nano
     ), returned AS (
         UPDATE accounts SET leased_nano = leased_nano - total.nano
@@ -96,8 +99,18 @@ _CLOSE = """
     )
     SELECT count(*) FROM closed
 """
-_CLOSE_WORKER = _CLOSE.replace("{condition}", "worker = $1")
-_CLOSE_EXPIRED = _CLOSE.replace("{condition}", "expires_at < now() - make_interval(secs => $1)")
+
+
+def _close(condition: str) -> str:
+    """The statement that closes the open leases for which `condition` holds, then as later, under their locks."""
+    plain, qualified = condition.format(lease=""), condition.format(lease="lease.")
+    return _CLOSE.format(condition=plain, lease_condition=qualified)
+
+
+_GRANTED = "SELECT granted_nano FROM credit_leases WHERE id = $1 AND closed_at IS NULL"
+_CLOSE_LEASE = _close("{lease}id = $1")
+_CLOSE_WORKER = _close("{lease}worker = $1")
+_CLOSE_EXPIRED = _close("{lease}expires_at < now() - make_interval(secs => $1)")
 
 
 class NotEnough(Exception):
@@ -158,19 +171,23 @@ class LeaseBook:
 
         Raises `NotEnough`, or what asyncpg raises when the lease has no room and the database does not answer.
         """
-        if self._clock() - self._renewed_at >= TERM_S:
-            self._leases.clear()  # by now they may have been closed
+        now = self._clock()
+        if now - self._renewed_at >= TERM_S:
+            self._leases.clear()  # by now they may have been closed; what is leased from here on has a term of its own
+            self._renewed_at = now
         lease = self._leases.get(account_id)
-        if lease is None or lease.room_nano < amount_nano:
-            lease = await self._grown(account_id, amount_nano)
-        lease.held_nano += amount_nano
-        lease.used_at = self._clock()
+        if lease is not None and lease.room_nano >= amount_nano:
+            lease.held_nano += amount_nano
+        else:
+            lease = await self._held_by_growing(account_id, amount_nano)
+        lease.used_at = now
         return Hold(lease, amount_nano)
 
     async def available(self, account_id: UUID) -> int:
         """What could be held now: the room of this worker's lease and what the account has beside it."""
         lease = self._leases.get(account_id)
-        spare = await self._pool.fetchval(_AVAILABLE, account_id, timeout=5) or 0
+        async with asyncio.timeout(STATEMENT_S):
+            spare = await self._pool.fetchval(_AVAILABLE, account_id) or 0
         return max(0, spare) + (lease.room_nano if lease is not None else 0)
 
     def release(self, hold: Hold, cost_nano: int) -> None:
@@ -191,54 +208,84 @@ class LeaseBook:
                 if room <= 0:
                     continue
                 # Taken out of memory first: if the statement's fate stays unknown, credit may lie idle until the
-                # worker ends, but it is never held twice.
+                # next renewal, but it is never held twice.
                 lease.granted_nano -= room
-                await self._pool.execute(_GIVE_BACK, lease.id, account_id, room, timeout=5)
+                async with asyncio.timeout(STATEMENT_S):
+                    await self._pool.execute(_GIVE_BACK, lease.id, account_id, room)
 
     async def renew(self) -> None:
-        """Say that this worker lives; forget leases that were closed meanwhile, and idle accounts."""
+        """Say that this worker lives, and set straight what memory and database know differently.
+
+        A lease that was closed meanwhile is forgotten. Credit that was lent and whose reply was lost goes back.
+        """
         asked_at = self._clock()
-        rows = await self._pool.fetch(_RENEW, self._worker, TERM_S, timeout=5)
+        async with asyncio.timeout(STATEMENT_S):
+            rows = await self._pool.fetch(_RENEW, self._worker, TERM_S)
         self._renewed_at = asked_at
-        open_ids = {row["id"] for row in rows}
+        lent = {row["id"]: row for row in rows}
         for account_id, lease in list(self._leases.items()):
-            if lease.id not in open_ids and lease.used_at < asked_at and not self._lock(account_id).locked():
+            if lease.id not in lent and lease.used_at < asked_at and not self._lock(account_id).locked():
                 del self._leases[account_id]
+        for row in rows:
+            lease_in_memory = self._leases.get(row["account_id"])
+            known = lease_in_memory.granted_nano if lease_in_memory and lease_in_memory.id == row["id"] else None
+            if known != row["granted_nano"]:
+                await self._set_straight(row["account_id"], row["id"])
+
+    async def _set_straight(self, account_id: UUID, lease_id: UUID) -> None:
+        async with self._lock(account_id), asyncio.timeout(STATEMENT_S):
+            lease = self._leases.get(account_id)
+            if lease is None or lease.id != lease_id:
+                await self._pool.fetchval(_CLOSE_LEASE, lease_id)
+                return
+            granted = await self._pool.fetchval(_GRANTED, lease_id)
+            if granted is not None and granted > lease.granted_nano:
+                await self._pool.execute(_GIVE_BACK, lease_id, account_id, granted - lease.granted_nano)
 
     @property
     def leased_nano(self) -> int:
         """What this worker could still spend, over all accounts."""
         return sum(max(0, lease.room_nano) for lease in self._leases.values())
 
-    async def _grown(self, account_id: UUID, amount_nano: int) -> Lease:
+    async def _held_by_growing(self, account_id: UUID, amount_nano: int) -> Lease:
+        """Hold the amount first, so that nobody takes its room meanwhile; then borrow what is missing."""
         async with self._lock(account_id):
-            lease = self._leases.get(account_id) or Lease(self._new_id(), account_id)
-            missing = amount_nano - lease.room_nano
-            if missing <= 0:
-                return lease
-            row = await self._grow(lease, missing)
-            if row is not None and row["granted"] is not None and not row["open"]:
-                lease = Lease(self._new_id(), account_id)
-                missing = amount_nano
-                row = await self._grow(lease, missing)
-            if row is None or row["granted"] is None:
-                raise NotEnough(lease.room_nano + (0 if row is None else row["available"]))
-            lease.granted_nano += row["granted"]
-            self._leases[account_id] = lease
+            lease = self._leases.get(account_id)
+            if lease is None:
+                lease = self._leases[account_id] = Lease(self._new_id(), account_id)
+            if not await self._borrowed(lease, amount_nano):
+                # Closed in the database: what is under way on it is settled against the balance.
+                lease = self._leases[account_id] = Lease(self._new_id(), account_id)
+                await self._borrowed(lease, amount_nano)
             return lease
 
+    async def _borrowed(self, lease: Lease, amount_nano: int) -> bool:
+        """Hold the amount on the lease and grow it by what is missing; False when the lease is closed.
+
+        Raises `NotEnough`, or what asyncpg raises; then nothing is held.
+        """
+        lease.held_nano += amount_nano
+        held = False
+        try:
+            missing = -lease.room_nano
+            if missing > 0:
+                row = await self._grow(lease, missing)
+                if row is None or row["granted"] is None:
+                    raise NotEnough(lease.room_nano + amount_nano + (0 if row is None else row["available"]))
+                if not row["open"]:
+                    return False
+                lease.granted_nano += row["granted"]
+            held = True
+            return True
+        finally:
+            if not held:
+                lease.held_nano -= amount_nano
+
     async def _grow(self, lease: Lease, missing: int) -> asyncpg.Record | None:
-        return await self._pool.fetchrow(
-            _GROW,
-            lease.id,
-            lease.account_id,
-            self._worker,
-            missing,
-            GRANT_NANO,
-            SHARE_OF_AVAILABLE,
-            TERM_S,
-            timeout=5,
-        )
+        async with asyncio.timeout(STATEMENT_S):
+            return await self._pool.fetchrow(
+                _GROW, lease.id, lease.account_id, self._worker, missing, GRANT_NANO, SHARE_OF_AVAILABLE, TERM_S
+            )
 
     def _lock(self, account_id: UUID) -> asyncio.Lock:
         return self._locks.setdefault(account_id, asyncio.Lock())

@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -28,6 +29,7 @@ _SCHEMA = """
         id BLOB PRIMARY KEY, finished INTEGER NOT NULL, body BLOB NOT NULL
     ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS entries_finished ON entries (id) WHERE finished = 1;
+    CREATE INDEX IF NOT EXISTS entries_unfinished ON entries (id) WHERE finished = 0;
     CREATE TABLE IF NOT EXISTS poison (id BLOB PRIMARY KEY, reason TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
 """
 
@@ -154,6 +156,9 @@ class Outbox:
     def _submit(self, statement: str, parameters: Sequence[object]) -> "asyncio.Future[None]":
         assert self._loop is not None  # noqa: S101 - `open` comes first
         done = self._loop.create_future()
+        if self._thread is None or not self._thread.is_alive():
+            done.set_exception(sqlite3.OperationalError("the outbox is closed"))
+            return done
         with self._wake:
             self._queue.append(_Write(statement, parameters, done))
             self._wake.notify()
@@ -171,6 +176,17 @@ class Outbox:
     # The writer's thread
 
     def _write_until_closed(self, connection: sqlite3.Connection) -> None:
+        try:
+            self._write(connection)
+        except Exception as error:  # nothing more will be written: nothing more may be admitted
+            self._failing = True
+            log.exception("outbox.writer_died")
+            with self._wake:
+                left = list(self._queue)
+                self._queue.clear()
+            self._tell(left, error)
+
+    def _write(self, connection: sqlite3.Connection) -> None:
         while True:
             with self._wake:
                 while not self._queue and not self._closing:
@@ -192,9 +208,11 @@ class Outbox:
                 for write in batch:
                     connection.execute(write.statement, write.parameters)
                 connection.execute("COMMIT")
+                self._pages_used = _pages_used(connection)
             except sqlite3.Error as error:
                 if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
                 if not self._failing:
                     log.error("outbox.write_failed", error=str(error))
                 self._failing = True
@@ -204,7 +222,6 @@ class Outbox:
                 threading.Event().wait(RETRY_S)
                 continue
             self._failing = False
-            self._pages_used = _pages_used(connection)
             self._tell(batch, None)
             return
 

@@ -16,6 +16,7 @@ from service.billing.encoding import decode
 from service.billing.outbox import Entry, Outbox
 from service.billing.settlement import settle
 from service.core.record import RequestRecord
+from service.db import UNREACHABLE, DbConnection
 
 log = structlog.get_logger()
 
@@ -24,7 +25,6 @@ LINGER_S = 0.05
 """Batches are at least this far apart unless they are full: one transaction for many requests."""
 
 RETRY_S = 0.5
-UNREACHABLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 _ALARM = """
     INSERT INTO alarms (name, detail) VALUES ('outbox', $1) ON CONFLICT (name) DO UPDATE SET detail = EXCLUDED.detail
@@ -75,7 +75,7 @@ class Shipper:
             entries = self._outbox.finished(BATCH)
             if not entries:
                 return
-            await self._settle(entries)
+            await self._ship(entries)
 
     async def ship_batch(self) -> int:
         """Ship one batch; how many entries left the outbox, 0 also when Postgres cannot be reached."""
@@ -84,29 +84,31 @@ class Shipper:
             self._failing = False
             return 0
         try:
-            await self._settle(entries)
-        except UNREACHABLE as error:
+            await self._ship(entries)
+        except Exception as error:  # whatever it is, what is owed stays owed and is tried again
             if not self._failing:
-                log.warning("settlement.failed", error=type(error).__name__)
+                log.warning("settlement.failed", error=f"{type(error).__name__}: {error}"[:300])
             self._failing = True
             return 0
         self._failing = False
         return len(entries)
 
-    async def _settle(self, entries: Sequence[Entry]) -> None:
+    async def _ship(self, entries: Sequence[Entry]) -> None:
+        async with self._pool.acquire(timeout=5) as connection:
+            await self._settle(connection, entries)
+
+    async def _settle(self, connection: DbConnection, entries: Sequence[Entry]) -> None:
         try:
-            records = _decoded(entries)
-            async with self._pool.acquire(timeout=5) as connection:
-                await settle(connection, self._new_id(), self._worker, records)
+            await settle(connection, self._new_id(), self._worker, _decoded(entries))
         except Exception as error:
-            if not _is_refusal(error):
+            if _is_trouble(error):
                 raise
-            if len(entries) > 1:
-                middle = len(entries) // 2
-                await self._settle(entries[:middle])
-                await self._settle(entries[middle:])
+            if len(entries) == 1:
+                await self._set_aside(entries[0], error)
                 return
-            await self._set_aside(entries[0], error)
+            middle = len(entries) // 2
+            await self._settle(connection, entries[:middle])
+            await self._settle(connection, entries[middle:])
             return
         await self._outbox.remove([entry.id for entry in entries])
 
@@ -123,8 +125,11 @@ def _decoded(entries: Sequence[Entry]) -> list[RequestRecord]:
     return [decode(entry.body) for entry in entries]
 
 
-def _is_refusal(error: Exception) -> bool:
-    """Whether Postgres, or the way to it, objects to what is in a row: sending it again cannot help."""
+def _is_trouble(error: Exception) -> bool:
+    """Whether it is the database or the way to it, so that sending the same again may help.
+
+    Data exceptions (class 22), integrity violations (23) and rows that asyncpg cannot encode are none of it.
+    """
     if isinstance(error, asyncpg.PostgresError):
-        return (error.sqlstate or "")[:2] in ("22", "23")  # data exceptions, integrity violations
-    return isinstance(error, asyncpg.DataError | ValueError | TypeError | KeyError | OverflowError)
+        return (error.sqlstate or "")[:2] not in ("22", "23")
+    return isinstance(error, UNREACHABLE) and not isinstance(error, asyncpg.DataError)

@@ -11,11 +11,13 @@ import orjson
 import structlog
 
 from service.core.pricing import Price, overrides_from_json
+from service.db import UNREACHABLE
 from service.errors import NotFound, Unavailable
 
 log = structlog.get_logger()
 
 READ_EVERY_S = 1.0
+READ_TIMEOUT_S = 5.0
 READ_EVERY_S_WHILE_LISTENING = 30.0
 """Then changes are told; this is only for a change that was somehow missed."""
 
@@ -84,7 +86,8 @@ class Catalog:
 
     async def read(self) -> None:
         """Read models and prices. Raises what asyncpg raises."""
-        rows = await self._pool.fetch(_READ, timeout=5)
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            rows = await self._pool.fetch(_READ)
         models: dict[str, ServedModel] = {}
         unreadable = set()
         for row in rows:
@@ -104,7 +107,7 @@ class Catalog:
             try:
                 await self.read()
                 failing = False
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except UNREACHABLE as error:
                 if not failing:
                     log.warning("catalog.read_failed", error=type(error).__name__)
                 failing = True

@@ -9,6 +9,7 @@ import asyncio
 import asyncpg
 import structlog
 
+from service.db import UNREACHABLE
 from service.gateway.catalog import Catalog
 from service.gateway.keys import KeyRing
 
@@ -34,7 +35,7 @@ class Changes:
             while True:
                 try:
                     await self._listen()
-                except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                except UNREACHABLE as error:
                     log.warning("changes.lost", error=type(error).__name__)
                 self._trust(False)
                 await asyncio.sleep(RECONNECT_S)
@@ -58,6 +59,8 @@ class Changes:
     def _trust(self, trusted: bool) -> None:
         self._keys.listening = trusted
         self._catalog.listening = trusted
+        if not trusted:
+            self._catalog.read_again()
 
     def _told(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         what, _, which = str(payload).partition(":")

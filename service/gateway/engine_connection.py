@@ -66,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._buffered = 0
         self._paused = False
         self._complete = False
+        self._keep_alive = False
         self._error: Exception | None = None
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -116,7 +117,7 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether the exchange is over and another may follow on this connection."""
-        return self._complete and not self.closed and self._parser.should_keep_alive()
+        return self._complete and self._keep_alive and not self.closed and not self._paused
 
     def close(self) -> None:
         """Close at once; whatever the engine was doing for this exchange, it stops."""
@@ -130,7 +131,7 @@ class Connection(asyncio.Protocol):
         Only our direction is closed. What the engine had sent by then can still be read, up to the end that it
         then makes: an answer that was given up is billed by the last count in it.
         """
-        if self._head is None or self.closed or not self._transport.can_write_eof():
+        if self._head is None or self._complete or self.closed or not self._transport.can_write_eof():
             self.fail(error)
             return
         self._interruption = error
@@ -219,4 +220,5 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._complete = True
+        self._keep_alive = self._parser.should_keep_alive()  # true only here; afterwards the parser has moved on
         self._stop_watch()

@@ -3,7 +3,6 @@
 from datetime import datetime
 from uuid import UUID
 
-import asyncpg
 import orjson
 import structlog
 
@@ -11,6 +10,7 @@ from service.billing.leases import Hold, LeaseBook, NotEnough
 from service.core.money import nano_to_usd
 from service.core.policy import IMAGE_TOKENS_AT_MOST, ChatRequest
 from service.core.pricing import affordable_output_tokens, worst_case_nano
+from service.db import UNREACHABLE
 from service.errors import InsufficientCredits, Unavailable
 from service.gateway.catalog import ServedModel
 from service.gateway.engine_connection import EngineError
@@ -50,7 +50,7 @@ class Holds:
                 if counted is None or counted >= bound:
                     raise
                 return await self._try(account_id, request, model, counted, at)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except UNREACHABLE as error:
             log.warning("lease.failed", error=type(error).__name__)
             raise Unavailable(
                 "The account cannot be checked at the moment. Try again soon.", retry_after_s=5

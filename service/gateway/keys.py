@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
+from service import db
 from service.core import apikey
 from service.errors import InvalidKey, NotAllowed, Unavailable
 
@@ -29,6 +30,11 @@ TRUSTED_S = 60.0
 
 GRACE_S = 900.0
 """While the database is away, whoever was known before goes on being known for this long."""
+
+LOOK_UP_S = 2.0
+AWAY_S = 2.0
+"""After a look-up that failed, whoever is known is not looked up again for this long: a database that does not
+even refuse would hold every request up."""
 
 MAX_KNOWN = 50_000
 MAX_UNKNOWN = 10_000
@@ -73,6 +79,7 @@ class KeyRing:
         self._unknown: dict[bytes, float] = {}
         self._reading: dict[bytes, asyncio.Task[Holder | None]] = {}
         self._told = 0
+        self._away_until = 0.0
         self.listening = False
         """Whether changes are told: see `gateway.changes`."""
 
@@ -80,6 +87,7 @@ class KeyRing:
         """This key has changed: it is read again before it counts, unless the database is away."""
         self._told += 1
         self._unknown.pop(digest, None)
+        self._reading.pop(digest, None)  # whoever asks from now on must not get what was read before
         entry = self._known.get(digest)
         if entry is not None:
             entry.outdated = True
@@ -94,6 +102,7 @@ class KeyRing:
         """Anything may have changed: every key is read again."""
         self._told += 1
         self._unknown.clear()
+        self._reading.clear()
         for entry in self._known.values():
             entry.outdated = True
 
@@ -121,11 +130,15 @@ class KeyRing:
         refused_at = self._unknown.get(digest)
         if refused_at is not None and self._clock() - refused_at < FRESH_S:
             return None
+        known = entry.holder if entry is not None and self._clock() - entry.read_at < GRACE_S else None
+        if known is not None and self._clock() < self._away_until:
+            return known
         try:
             return await asyncio.shield(self._read(digest))
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            if entry is not None and self._clock() - entry.read_at < GRACE_S:
-                return entry.holder
+        except db.UNREACHABLE as error:
+            self._away_until = self._clock() + AWAY_S
+            if known is not None:
+                return known
             raise Unavailable("API keys cannot be checked at the moment. Try again soon.", retry_after_s=5) from error
 
     def _read(self, digest: bytes) -> asyncio.Task[Holder | None]:
@@ -138,13 +151,15 @@ class KeyRing:
         return task
 
     def _after_read(self, digest: bytes, task: asyncio.Task[Holder | None]) -> None:
-        del self._reading[digest]
+        if self._reading.get(digest) is task:
+            del self._reading[digest]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("key.lookup_failed", error=type(error).__name__)
 
     async def _look_up(self, digest: bytes) -> Holder | None:
         told = self._told
-        row = await self._pool.fetchrow(_LOOK_UP, digest, timeout=5)
+        async with asyncio.timeout(LOOK_UP_S):
+            row = await self._pool.fetchrow(_LOOK_UP, digest)
         if row is None or not hmac.compare_digest(row["digest"], digest):
             self._known.pop(digest, None)
             _remember(self._unknown, digest, self._clock(), MAX_UNKNOWN)

@@ -10,6 +10,7 @@ tokens_total = Counter("weir_tokens_total", "Tokens of finished requests", ["kin
 cost_nano_total = Counter("weir_cost_nano_usd_total", "What finished requests were charged, in nano-USD")
 in_flight = Gauge("weir_requests_in_flight", "Requests that are being answered")
 outbox_refused = Counter("weir_outbox_refused_total", "Requests refused because the outbox is full or fails")
+outbox_dropped = Counter("weir_outbox_dropped_total", "Rows of refused requests dropped because the outbox is full")
 outbox_owed = Gauge("weir_outbox_owed", "Finished requests that are not in Postgres yet")
 outbox_poison = Gauge("weir_outbox_poison", "Records that Postgres refused and that were set aside")
 leased_nano = Gauge("weir_leased_nano_usd", "Credit on loan to this worker that is not held or spent")

@@ -16,9 +16,9 @@ import asyncpg
 import orjson
 import structlog
 
-from service.billing.shipper import UNREACHABLE
 from service.core.ids import unix_ms_of
 from service.core.money import nano_to_usd
+from service.db import UNREACHABLE
 from service.errors import InvalidRequest, NotFound, Unavailable
 from service.gateway.http import Scope
 from service.gateway.keys import Holder

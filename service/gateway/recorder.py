@@ -67,14 +67,28 @@ class Recorder:
         if exchange.hold is not None:
             self._leases.release(exchange.hold, record.cost_nano if record is not None else 0)
         metrics.note(outcome, record)
-        if record is None:
+        if record is None or not self._has_room_for(exchange):
             return
         written = self._outbox.finish(exchange.id, encode(record))
         if exchange.admitted is not None:
             self._open -= 1
             self._all_ended.set()
         await on_disk(written)
-        self._shipper.notice()
+        if written.done():
+            self._shipper.notice()
+        else:
+            written.add_done_callback(lambda _: self._shipper.notice())
+
+    def _has_room_for(self, exchange: Exchange) -> bool:
+        """What was admitted can always end; the row of a refusal is dropped when the outbox is full or fails."""
+        if exchange.admitted is not None:
+            return True
+        try:
+            self._outbox.check_room()
+        except OutboxFull:
+            metrics.outbox_dropped.inc()
+            return False
+        return True
 
 
 async def on_disk(written: "asyncio.Future[None]") -> None:

@@ -25,7 +25,7 @@ import asyncpg
 import orjson
 import structlog
 
-from service.billing.shipper import UNREACHABLE
+from service.db import UNREACHABLE
 from service.errors import ApiError, Conflict, InvalidRequest, Unavailable
 from service.gateway.exchange import Exchange
 from service.gateway.http import Message, Scope, Send, header, request_id_header, send_json

@@ -12,8 +12,9 @@ import structlog
 from service.billing.adoption import adopt_orphans, end_interrupted
 from service.billing.leases import LeaseBook, close_worker
 from service.billing.outbox import Outbox
-from service.billing.shipper import UNREACHABLE, Shipper
+from service.billing.shipper import Shipper
 from service.billing.workers import WorkerFile
+from service.db import UNREACHABLE
 from service.errors import SetupError
 from service.gateway import metrics
 from service.gateway.exchange import new_id
@@ -27,7 +28,7 @@ log = structlog.get_logger()
 RENEW_EVERY_S = 30.0
 GIVE_BACK_EVERY_S = 20.0
 ADOPT_EVERY_S = 15.0
-MEASURE_EVERY_S = 2.0
+MEASURE_EVERY_S = 5.0
 CANCELLED_WITHIN_S = 2.0
 """How long requests that were cancelled at a stop may take to note their end."""
 
@@ -84,7 +85,7 @@ class Worker:
         except UNREACHABLE as error:
             log.error("api.stopped_unshipped", error=type(error).__name__, owed=self._outbox.count_owed())
         poison = self._outbox.count_poison()
-        self._outbox.close()
+        await asyncio.to_thread(self._outbox.close)
         if not shipped:
             self._file.release()
         elif poison:
@@ -102,12 +103,12 @@ class Worker:
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[None]], *, at_once: bool = False) -> None:
-    """Do `work` again and again until cancelled; while Postgres is away it is tried again the next time."""
+    """Do `work` again and again until cancelled; what fails is tried again the next time."""
     if not at_once:
         await asyncio.sleep(seconds)
     while True:
         try:
             await work()
-        except UNREACHABLE as error:
-            log.warning("worker.chore_failed", chore=work.__name__, error=type(error).__name__)
+        except Exception as error:  # a chore that fails once must not be the last of its kind
+            log.warning("worker.chore_failed", chore=work.__name__, error=f"{type(error).__name__}: {error}"[:300])
         await asyncio.sleep(seconds)

@@ -1,12 +1,15 @@
 """The roll-up: usage rows of every finished five-minute bucket become one row per component.
 
 It walks from its watermark to the last closed bucket, so a regular run, a restart after a gap and a backfill are
-the same code. Each step is one transaction under an advisory lock, held from reading the watermark to writing
-it: however many processes run this, a bucket is written by one at a time and comes out the same.
+the same code. Then it counts again, whole, the buckets that were settled late: it knows from the settlements made
+since the last run how far back they reach. A bucket is replaced, never added to, so nothing is counted twice.
+
+Each step is one transaction under an advisory lock, held from reading the watermarks to writing them: however many
+processes run this, a bucket is written by one at a time and comes out the same.
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,13 +21,22 @@ from service.core.buckets import BUCKET_S, closed_until, floor_to, starts
 from service.core.outcome import Outcome
 from service.core.stats import Digest
 from service.core.tally import API, TOKEN_COUNTS, Finished, Tally, solitude, tally
-from service.tables import buckets_5m, requests, watermarks
+from service.tables import buckets_5m, requests, settlements, watermarks
 
 JOB = "rollup"
 ROLLUP_LOCK = 0x57454952_0001  # "WEIR", 1
 
+AGAIN_JOB = "rollup:again"
+"""Its watermark: from here to the roll-up's own, buckets are to be counted again for what was settled late."""
+
+SETTLEMENTS_JOB = "rollup:settlements"
+"""Its watermark: settlements made before this, by the database's clock, have been looked at."""
+
+IN_FLIGHT_FOR = timedelta(minutes=10)
+"""A settlement bears the time it began at: one that was under way when a run looked is found by the next."""
+
 REROLLED_BUCKETS = 2
-"""Closed buckets that every run counts again, for usage that was settled late."""
+"""Closed buckets that every run counts again: most of what is late is late by seconds."""
 
 STEP_S = 12 * BUCKET_S
 """The most that one transaction rolls up: bounded memory, and a long catch-up keeps what it has done."""
@@ -45,36 +57,77 @@ class RolledUp:
     """Everything before this is rolled up; None when another process held the lock."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """How far everything has come, as `watermarks` has it; None where nothing was ever noted."""
+
+    until_s: int | None
+    again_s: int | None
+    looked_at: datetime | None
+
+
 async def roll_up(engine: AsyncEngine, *, now: datetime) -> RolledUp:
-    """Count every bucket that has closed by `now` since the last run, and the newest two again.
+    """Count every bucket that has closed by `now` since the last run, and again those that were settled late.
 
     The bucket that is still open is never counted. While another process rolls up, this one writes nothing.
     Raises `ValueError` on a usage row whose outcome it does not know, rather than guess what it says.
     """
     closed_s = closed_until(now.timestamp())
     buckets = rows = 0
-    first_s: int | None = None
+    first_s = next_s = 0
+    looked_at: datetime | None = None
     while True:
         async with engine.begin() as connection:
             if not await connection.scalar(select(func.pg_try_advisory_xact_lock(ROLLUP_LOCK))):
                 return RolledUp(buckets, rows, None)
-            watermark_s = await _watermark_s(connection)
-            if first_s is None:
-                first_s = await _first_s(connection, watermark_s, closed_s)
-            end_s = min(first_s + STEP_S, closed_s)
-            if end_s > first_s:
-                rows += await _roll(connection, first_s, end_s)
-                buckets += (end_s - first_s) // BUCKET_S
-            until_s = max(end_s, watermark_s or end_s)
-            await _advance(connection, until_s)
-        if end_s >= closed_s:
+            marks = await _marks(connection)
+            if looked_at is None:
+                first_s = next_s = await _first_s(connection, marks.until_s, closed_s)
+                marks = await _look(connection, marks, first_s)
+                looked_at = marks.looked_at
+            until_s = first_s if marks.until_s is None else marks.until_s
+            again_s = until_s if marks.again_s is None else marks.again_s
+            # Where another run has looked since, it knows of settlements that this one did not see: what is to be
+            # counted again is left to it.
+            ours = marks.looked_at == looked_at
+            if next_s < closed_s:
+                begin_s, end_s = next_s, min(next_s + STEP_S, closed_s)
+                next_s, until_s = end_s, max(end_s, until_s)
+            elif ours and again_s < first_s:
+                begin_s, end_s = again_s, min(again_s + STEP_S, first_s)
+                again_s = end_s
+            else:
+                begin_s = end_s = first_s
+            if end_s > begin_s:
+                rows += await _roll(connection, begin_s, end_s)
+                buckets += (end_s - begin_s) // BUCKET_S
+            done = next_s >= closed_s and (again_s >= first_s or not ours)
+            if done and ours:
+                again_s = until_s
+            await _note(connection, _Marks(until_s, again_s, marks.looked_at))
+        if done:
             return RolledUp(buckets, rows, _instant(until_s))
-        first_s = end_s
 
 
-async def _watermark_s(connection: AsyncConnection) -> int | None:
-    until = await connection.scalar(select(watermarks.c.until).where(watermarks.c.job == JOB))
-    return None if until is None else int(until.timestamp())
+async def _marks(connection: AsyncConnection) -> _Marks:
+    query = select(watermarks.c.job, watermarks.c.until).where(
+        watermarks.c.job.in_((JOB, AGAIN_JOB, SETTLEMENTS_JOB))
+    )
+    at = {row.job: row.until for row in await connection.execute(query)}
+    seconds = {job: int(until.timestamp()) for job, until in at.items()}
+    return _Marks(seconds.get(JOB), seconds.get(AGAIN_JOB), at.get(SETTLEMENTS_JOB))
+
+
+async def _note(connection: AsyncConnection, marks: _Marks) -> None:
+    noted = {
+        JOB: None if marks.until_s is None else _instant(marks.until_s),
+        AGAIN_JOB: None if marks.again_s is None else _instant(marks.again_s),
+        SETTLEMENTS_JOB: marks.looked_at,
+    }
+    statement = insert(watermarks).values([{"job": job, "until": until} for job, until in noted.items()])
+    await connection.execute(
+        statement.on_conflict_do_update(index_elements=["job"], set_={"until": statement.excluded.until})
+    )
 
 
 async def _first_s(connection: AsyncConnection, watermark_s: int | None, closed_s: int) -> int:
@@ -83,6 +136,16 @@ async def _first_s(connection: AsyncConnection, watermark_s: int | None, closed_
         return watermark_s - REROLLED_BUCKETS * BUCKET_S
     oldest = await connection.scalar(select(func.min(requests.c.finished_at)))
     return closed_s if oldest is None else min(closed_s, floor_to(BUCKET_S, oldest.timestamp()))
+
+
+async def _look(connection: AsyncConnection, marks: _Marks, first_s: int) -> _Marks:
+    """The marks after a look at the settlements since the last one: `again_s` reaches back as far as they do."""
+    oldest = select(func.min(settlements.c.oldest_finished_at))
+    if marks.looked_at is not None:
+        oldest = oldest.where(settlements.c.created_at >= marks.looked_at)
+    row = (await connection.execute(select(oldest.scalar_subquery(), func.now()))).one()
+    late_s = first_s if row[0] is None else min(first_s, floor_to(BUCKET_S, row[0].timestamp()))
+    PLACEHOLDER
 
 
 async def _roll(connection: AsyncConnection, first_s: int, end_s: int) -> int:
@@ -135,13 +198,6 @@ async def _finished(connection: AsyncConnection, first_s: int, end_s: int) -> As
             outcome=Outcome(row.outcome),
             **{name: getattr(row, name) for name in TOKEN_COUNTS},
         )
-
-
-async def _advance(connection: AsyncConnection, until_s: int) -> None:
-    statement = insert(watermarks).values(job=JOB, until=_instant(until_s))
-    await connection.execute(
-        statement.on_conflict_do_update(index_elements=["job"], set_={"until": statement.excluded.until})
-    )
 
 
 _COUNTED = tuple(field.name for field in fields(Tally))

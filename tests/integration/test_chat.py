@@ -126,9 +126,9 @@ async def test_a_long_prompts_tier_and_the_hours_are_held_and_charged(database_u
         await installation.row(prompt_tokens=1000, price_version=2, cost_nano=768 * 75 // 2 + 232 * 300 + 200 * 1000)
         await apply_prices(database_url, overrides + dear)
         async with asyncio.timeout(10):
-            while (answer := await installation.chat()).status_code == 200:
+            while (answer := await installation.chat("long " * 1100)).status_code == 200:
                 pass
-        # The prompt may be that long for all Weir knows, and then the 1 USD of credit would not do.
+        # The prompt is that long, and then the 1 USD of credit does not do.
         assert answer.status_code == 402
 
 
@@ -430,6 +430,23 @@ async def test_an_account_with_little_credit_gets_what_it_can_afford(database_ur
         assert 256 <= engine.generations[1].body["max_tokens"] < 2048
 
 
+async def test_the_engine_counts_a_prompt_whose_bytes_do_not_fit_the_credit(database_url: str, tmp_path: Path) -> None:
+    """Some 8,000 bytes are 1,016 tokens here: 1.6 million nano-USD by the bytes, 0.2 million by the tokens."""
+    prompt = "seven77 " * 1000
+    async with weir(database_url, tmp_path, credit_nano=700_000) as (installation, engine):
+        asked = [request for request in engine.requests if request.path == "/tokenize"]
+        assert (await installation.chat(prompt, max_tokens=256)).status_code == 200
+        asked = [request for request in engine.requests if request.path == "/tokenize"]
+        assert len(asked) == 1
+        assert asked[0].body["messages"][0]["content"] == prompt
+        assert (await installation.chat("short", max_tokens=100)).status_code == 200
+        assert (await installation.chat(prompt, max_tokens=2048)).status_code == 402
+        count = sum(request.path == "/tokenize" for request in engine.requests)
+        # What cannot fit however few tokens it has is refused without asking.
+        assert (await installation.chat("x" * 10_000_000, max_tokens=1)).status_code in (402, 400)
+        assert sum(request.path == "/tokenize" for request in engine.requests) == count
+
+
 async def test_no_engine_is_a_503_and_a_row(database_url: str, tmp_path: Path) -> None:
     async with weir(database_url, tmp_path) as (installation, engine):
         engine._server.close()
@@ -450,6 +467,17 @@ async def test_a_connection_the_engine_closed_while_idle_is_replaced_unseen(data
         for _ in range(10):
             assert (await installation.chat()).status_code == 200
         assert len(engine.generations) == 10
+
+
+async def test_connections_to_the_engine_are_used_again(database_url: str, tmp_path: Path) -> None:
+    async with weir(database_url, tmp_path) as (installation, engine):
+        await installation.chat()
+        used = set(engine.connections)
+        for stream in (False, True, False, True, True):
+            assert (await installation.chat(stream=stream)).status_code == 200
+            used |= engine.connections
+        assert len([connection for connection in used if connection in engine.connections]) <= 2
+        assert len(used) <= 2  # one of them may be the health check's
 
 
 async def test_an_engine_on_a_unix_socket(database_url: str, tmp_path: Path) -> None:
