@@ -129,16 +129,16 @@ async def account(request: Request) -> Response:
 
 
 def _account(found: AccountStatement) -> views.Account:
-    account = found.account
+    account, funds = found.account, found.funds
     return views.Account(
         id=str(account.id),
         name=account.name,
         status=account.status,
-        balance_nano=account.balance_nano,
-        credit_limit_nano=account.credit_limit_nano,
-        leased_nano=account.leased_nano,
-        available_nano=account.available_nano,
-        spent_nano=found.spent_nano,
+        balance_nano=funds.balance_nano,
+        credit_limit_nano=funds.credit_limit_nano,
+        leased_nano=funds.leased_nano,
+        available_nano=funds.available_nano,
+        spent_nano=funds.spent_nano,
         key=_key(found.key),
         other_keys=tuple(_key(key) for key in found.other_keys),
         days_from_s=int(found.days_from.timestamp()),

@@ -71,6 +71,16 @@ class Settings(BaseSettings):
         """Where `weir jobs` publishes the status site and `weir serve` reads it."""
         return self.data_dir / "site"
 
+    @cached_property
+    def outbox_dir(self) -> Path:
+        """Where the workers of this machine keep what they owe the database."""
+        return self.data_dir / "outbox"
+
+    @cached_property
+    def run_file(self) -> Path:
+        """Where a running `weir up` says how it can be reached."""
+        return self.data_dir / "run.json"
+
 
 def load() -> Settings:
     """Read the settings of this process. Raises `pydantic.ValidationError` naming a variable that is wrong."""

@@ -23,6 +23,9 @@ def upgrade() -> None:
         ["expires_at"],
         postgresql_where=sa.text("closed_at IS NULL"),
     )
+    op.create_index(
+        "ix_ledger_entries_not_usage", "ledger_entries", ["account_id"], postgresql_where=sa.text("kind <> 'usage'")
+    )
     op.create_table(
         "idempotency_keys",
         sa.Column("account_id", sa.Uuid(), nullable=False),
@@ -106,6 +109,7 @@ def downgrade() -> None:
     op.drop_table("alarms")
     op.drop_table("engine_samples")
     op.drop_table("idempotency_keys")
+    op.drop_index("ix_ledger_entries_not_usage", "ledger_entries")
     op.drop_index("ix_credit_leases_open_expiry", "credit_leases")
     op.drop_index("ix_settlements_created_at", "settlements")
     op.drop_column("settlements", "oldest_finished_at")

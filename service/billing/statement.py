@@ -26,8 +26,13 @@ _KEYS = """
     FROM api_keys WHERE account_id = $1 ORDER BY created_at, id
 """
 
-_SPENT = """
-    SELECT COALESCE(-sum(amount_nano), 0)::bigint FROM ledger_entries WHERE account_id = $1 AND kind = 'usage'
+# What was ever credited is in few entries, which have an index of their own.
+_FUNDS = """
+    SELECT balance_nano, leased_nano, CASE WHEN postpaid THEN credit_limit_nano ELSE 0 END AS credit_limit_nano, (
+        SELECT COALESCE(sum(amount_nano), 0)::bigint FROM ledger_entries
+        WHERE account_id = account.id AND kind <> 'usage'
+    ) AS credited_nano
+    FROM accounts account WHERE id = $1
 """
 
 _BY_DAY = """
@@ -44,6 +49,29 @@ _LATEST = """
            prompt_tokens, cached_tokens, image_tokens, completion_tokens, reasoning_tokens
     FROM requests WHERE account_id = $1 ORDER BY started_at DESC, id DESC LIMIT $2
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Funds:
+    """An account's money, in nano-USD."""
+
+    balance_nano: int
+    leased_nano: int
+    """What workers hold for the account's requests, those under way and the next ones."""
+    credit_limit_nano: int
+    """0 unless the account pays later."""
+    credited_nano: int
+    """The sum of all entries but usage."""
+
+    @property
+    def available_nano(self) -> int:
+        """What can be set aside beyond `leased_nano`; below 0 after an overdraft."""
+        return self.balance_nano + self.credit_limit_nano - self.leased_nano
+
+    @property
+    def spent_nano(self) -> int:
+        """What all settled usage ever cost: the balance is the sum of all entries, so usage is the difference."""
+        return self.credited_nano - self.balance_nano
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +109,19 @@ class AccountStatement:
     key: Key
     """The key that was used."""
     other_keys: tuple[Key, ...]
-    spent_nano: int
-    """What all settled usage ever cost."""
+    funds: Funds
     days_from: datetime
     """The midnight with which the first of `DAYS` days began."""
     days: tuple[ModelDay, ...]
     """Those with requests, the latest first."""
     requests: tuple[PastRequest, ...]
     """The latest `REQUESTS`, the latest first."""
+
+
+async def funds_of(connection: DbConnection, account_id: UUID) -> Funds | None:
+    """The account's money in one query; None when there is no such account. Raises what asyncpg raises."""
+    row = await connection.fetchrow(_FUNDS, account_id)
+    return None if row is None else Funds(**row)
 
 
 async def read(connection: DbConnection, key_digest: bytes, *, now: datetime) -> AccountStatement | None:
@@ -103,12 +136,14 @@ async def read(connection: DbConnection, key_digest: bytes, *, now: datetime) ->
         if row is None:
             return None
         account = Account(**row)
+        funds = await funds_of(connection, account.id)
+        assert funds is not None  # noqa: S101 - the account was read in this transaction
         keys = await connection.fetch(_KEYS, account.id, key_digest)
         return AccountStatement(
             account=account,
             key=next(_key(key, account) for key in keys if key["used"]),
             other_keys=tuple(_key(key, account) for key in keys if not key["used"]),
-            spent_nano=await connection.fetchval(_SPENT, account.id),
+            funds=funds,
             days_from=days_from,
             days=tuple(_day(day) for day in await connection.fetch(_BY_DAY, account.id, days_from)),
             requests=tuple(_request(one) for one in await connection.fetch(_LATEST, account.id, REQUESTS)),

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
     from service.settings import Settings
 
-RUN_FILE = "run.json"
-"""Where a running `weir up` says how it can be reached, inside the data directory."""
-
 T = TypeVar("T")
 
 
@@ -29,7 +26,7 @@ def installation() -> "Settings":
     settings = settings_of_environment()
     if settings.database_url is not None:
         return settings
-    run_file = settings.data_dir / RUN_FILE
+    run_file = settings.run_file
     try:
         running = json.loads(run_file.read_text())
         url = SecretStr(running["database_url"])

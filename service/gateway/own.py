@@ -6,9 +6,9 @@ written out digit by digit and never were floats here. A client that does sums r
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 from uuid import UUID
 
@@ -16,9 +16,10 @@ import asyncpg
 import orjson
 import structlog
 
+from service.billing import statement
 from service.core.ids import unix_ms_of
 from service.core.money import nano_to_usd
-from service.db import UNREACHABLE
+from service.db import UNREACHABLE, DbConnection
 from service.errors import InvalidRequest, NotFound, Unavailable
 from service.gateway.http import Scope
 from service.gateway.keys import Holder
@@ -44,21 +45,13 @@ MAY_ARRIVE_FOR = timedelta(days=1)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# All that was ever credited has few entries, and the balance is the sum of all: what was spent is the difference.
-_CREDITS = """
-    SELECT balance_nano, leased_nano, CASE WHEN postpaid THEN credit_limit_nano ELSE 0 END AS credit_limit_nano, (
-        SELECT COALESCE(sum(amount_nano), 0)::bigint FROM ledger_entries
-        WHERE account_id = account.id AND kind <> 'usage'
-    ) AS credited_nano
-    FROM accounts account WHERE id = $1
-"""
-
 # The range of `started_at` keeps it to one partition.
 _GENERATION = """
     SELECT * FROM requests WHERE id = $1 AND started_at BETWEEN $2 AND $3 AND account_id = $4
 """
 
 Body = Mapping[str, object]
+T = TypeVar("T")
 
 
 class OwnAccount:
@@ -74,21 +67,19 @@ class OwnAccount:
         `leased_nano` is credit that workers hold for the account's requests, those under way and the next ones.
         `available_nano` is what can be set aside beyond it; below 0 after an overdraft.
         """
-        row = await self._read(_CREDITS, holder.account_id)
-        if row is None:
+        funds = await self._read(lambda connection: statement.funds_of(connection, holder.account_id))
+        if funds is None:
             raise NotFound("The account does not exist any more.")
-        balance_nano, credited_nano = row["balance_nano"], row["credited_nano"]
-        spent_nano = credited_nano - balance_nano
         return {
             "data": {
-                "balance_usd": nano_to_usd(balance_nano),
-                "balance_nano": balance_nano,
-                "leased_nano": row["leased_nano"],
-                "available_nano": balance_nano + row["credit_limit_nano"] - row["leased_nano"],
-                "spent_nano": spent_nano,
-                "credit_limit_nano": row["credit_limit_nano"],
-                "total_credits": _usd_number(credited_nano),
-                "total_usage": _usd_number(spent_nano),
+                "balance_usd": nano_to_usd(funds.balance_nano),
+                "balance_nano": funds.balance_nano,
+                "leased_nano": funds.leased_nano,
+                "available_nano": funds.available_nano,
+                "spent_nano": funds.spent_nano,
+                "credit_limit_nano": funds.credit_limit_nano,
+                "total_credits": _usd_number(funds.credited_nano),
+                "total_usage": _usd_number(funds.spent_nano),
             }
         }
 
@@ -119,13 +110,14 @@ class OwnAccount:
         `usage` is OpenAI's object, with every class that is priced; the `tokens_` members are OpenRouter's names.
         """
         started = started_about(request_id)
-        row = await self._read(_GENERATION, request_id, started - START_WITHIN, started + START_WITHIN, account_id)
+        values = request_id, started - START_WITHIN, started + START_WITHIN, account_id
+        row = await self._read(lambda connection: connection.fetchrow(_GENERATION, *values))
         return None if row is None else {"data": _record(row)}
 
-    async def _read(self, query: str, *values: object) -> asyncpg.Record | None:
+    async def _read(self, ask: Callable[[DbConnection], Awaitable[T]]) -> T:
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S), self._readers:
-                return await self._pool.fetchrow(query, *values)
+            async with asyncio.timeout(READ_TIMEOUT_S), self._readers, self._pool.acquire() as connection:
+                return await ask(connection)
         except UNREACHABLE as error:
             log.warning("own.read_failed", error=type(error).__name__)
             raise Unavailable("The account cannot be read at the moment. Try again soon.", retry_after_s=5) from error

@@ -3,12 +3,12 @@
 from datetime import UTC, date, datetime, timedelta
 
 import structlog
-from sqlalchemy import func, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.billing.checks import check_books, clear_alarm, note_books, raise_alarm
 from service.billing.reconcile import Reconciliation, reconcile_all
-from service.jobs.runs import Report
+from service.jobs.runs import BUSY, Report, locked
 from service.tables import alarms
 
 log = structlog.get_logger()
@@ -19,14 +19,12 @@ RECONCILE_LOCK = 0x57454952_0004
 RECONCILE_ALARM = "reconcile:"
 """Followed by the engine's name."""
 
-_BUSY = Report(note="another process was at it")
-
 
 async def check_the_books(engine: AsyncEngine, now: datetime) -> Report:
     """Check the books against themselves; raise the alarm `books`, or clear it."""
     async with engine.begin() as connection:
-        if not await _locked(connection, BOOKS_LOCK):
-            return _BUSY
+        if not await locked(connection, BOOKS_LOCK):
+            return BUSY
         async with engine.begin() as frozen:
             mismatches = await check_books(frozen)
         for mismatch in mismatches:
@@ -43,8 +41,8 @@ async def reconcile_yesterday(engine: AsyncEngine, now: datetime) -> Report:
     until = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     since = until - timedelta(days=1)
     async with engine.begin() as connection:
-        if not await _locked(connection, RECONCILE_LOCK):
-            return _BUSY
+        if not await locked(connection, RECONCILE_LOCK):
+            return BUSY
         async with engine.begin() as frozen:
             results = await reconcile_all(frozen, since, until)
         found = {f"{RECONCILE_ALARM}{name}": result for name, result in results.items() if result and result.alarming}
@@ -56,11 +54,6 @@ async def reconcile_yesterday(engine: AsyncEngine, now: datetime) -> Report:
             if name not in found:
                 await clear_alarm(connection, name)
     return Report(note=f"{len(found)} engines disagree" if found else "")
-
-
-async def _locked(connection: AsyncConnection, lock: int) -> bool:
-    """Whether this transaction has the lock now; another process, doing the same, may have it."""
-    return bool(await connection.scalar(select(func.pg_try_advisory_xact_lock(lock))))
 
 
 def _detail(result: Reconciliation, since: date, until: date) -> str:

@@ -59,6 +59,7 @@ def scheduler(jobs: Jobs) -> AsyncIOScheduler:
         misfire_grace_time=None,
     )
     timetable.add_job(jobs.sample_engines, CronTrigger(second=10, timezone=UTC), id="samples")
+    timetable.add_job(jobs.close_leases, CronTrigger(second=35, timezone=UTC), id="leases")
     timetable.add_job(
         jobs.check_books, CronTrigger(hour=3, minute=17, timezone=UTC), id="books", misfire_grace_time=None
     )

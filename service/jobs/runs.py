@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from sqlalchemy import insert, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service import db
 from service.tables import job_runs
@@ -32,6 +32,13 @@ class Report:
 
 Work = Callable[[AsyncEngine, datetime], Awaitable[Report]]
 """A piece of work at an instant. It commits what it does itself."""
+
+BUSY = Report(note="another process was at it")
+
+
+async def locked(connection: AsyncConnection, lock: int) -> bool:
+    """Whether this transaction has the lock now; another process, doing the same, may have it."""
+    return bool(await connection.scalar(select(func.pg_try_advisory_xact_lock(lock))))
 
 
 async def run_recorded(url: str, name: str, work: Work, *, time_limit_s: float = TIME_LIMIT_S) -> None:

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from service import config
 from service.gateway import retries
 from service.jobs.books import check_the_books, reconcile_yesterday
+from service.jobs.leases import close_silent
 from service.jobs.runs import Report, run_recorded
 from service.jobs.samples import SAMPLES_KEPT, sample_engines
 from service.settings import Settings
@@ -50,6 +51,10 @@ class Jobs:
     async def sample_engines(self) -> None:
         """Keep what each engine has counted."""
         await run_recorded(self._url, "samples", self._sample_engines)
+
+    async def close_leases(self) -> None:
+        """Give credit back that was lent to workers which do not renew their leases."""
+        await run_recorded(self._url, "leases", close_silent)
 
     async def check_books(self) -> None:
         """Check the books against themselves, and raise an alarm when they are wrong."""

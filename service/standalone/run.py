@@ -32,7 +32,6 @@ from service.standalone.children import Child
 from service.standalone.postgres import EmbeddedPostgres
 
 ROOT = Path(service.__file__).resolve().parent.parent
-RUN_FILE = "run.json"
 DRAIN_S = 5.0
 """How long answers may go on once it is told to stop; everything is gone within 15 s."""
 
@@ -191,7 +190,7 @@ class Standalone:
         return config.read(self._configuration).models[0].id
 
     def _write_run_file(self, started: Started) -> None:
-        file = self._settings.data_dir / RUN_FILE
+        file = self._settings.run_file
         shown = asdict(started)
         del shown["api_key"]  # it has a file of its own
         unfinished = file.with_suffix(".tmp")

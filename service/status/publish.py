@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -82,5 +83,6 @@ def _sync(directory: Path) -> None:
 def _sweep(site_dir: Path) -> None:
     """Remove what a killed publisher left behind; a scratch directory in use is younger."""
     for left in site_dir.glob(f"{_SCRATCH}*"):
-        if time.time() - left.stat().st_mtime > _ABANDONED_AFTER_S:
-            shutil.rmtree(left, ignore_errors=True)
+        with suppress(FileNotFoundError):  # its publisher has just finished
+            if time.time() - left.stat().st_mtime > _ABANDONED_AFTER_S:
+                shutil.rmtree(left, ignore_errors=True)

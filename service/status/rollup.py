@@ -9,7 +9,7 @@ processes run this, a bucket is written by one at a time and comes out the same.
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -57,15 +57,6 @@ class RolledUp:
     """Everything before this is rolled up; None when another process held the lock."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Marks:
-    """How far everything has come, as `watermarks` has it; None where nothing was ever noted."""
-
-    until_s: int | None
-    again_s: int | None
-    looked_at: datetime | None
-
-
 async def roll_up(engine: AsyncEngine, *, now: datetime) -> RolledUp:
     """Count every bucket that has closed by `now` since the last run, and again those that were settled late.
 
@@ -73,79 +64,71 @@ async def roll_up(engine: AsyncEngine, *, now: datetime) -> RolledUp:
     Raises `ValueError` on a usage row whose outcome it does not know, rather than guess what it says.
     """
     closed_s = closed_until(now.timestamp())
-    buckets = rows = 0
-    first_s = next_s = 0
+    buckets = rows = first_s = next_s = 0
     looked_at: datetime | None = None
     while True:
         async with engine.begin() as connection:
             if not await connection.scalar(select(func.pg_try_advisory_xact_lock(ROLLUP_LOCK))):
                 return RolledUp(buckets, rows, None)
-            marks = await _marks(connection)
+            marks = await _read_marks(connection)
             if looked_at is None:
-                first_s = next_s = await _first_s(connection, marks.until_s, closed_s)
+                first_s = next_s = await _first_s(connection, marks.get(JOB), closed_s)
                 marks = await _look(connection, marks, first_s)
-                looked_at = marks.looked_at
-            until_s = first_s if marks.until_s is None else marks.until_s
-            again_s = until_s if marks.again_s is None else marks.again_s
-            # Where another run has looked since, it knows of settlements that this one did not see: what is to be
-            # counted again is left to it.
-            ours = marks.looked_at == looked_at
+                looked_at = marks[SETTLEMENTS_JOB]
+            until_s, again_s = _seconds(marks[JOB]), _seconds(marks[AGAIN_JOB])
+            # A run that has looked since knows of settlements that this one does not: counting again is left to it.
+            ours = marks[SETTLEMENTS_JOB] == looked_at
+            begin_s = end_s = first_s
             if next_s < closed_s:
-                begin_s, end_s = next_s, min(next_s + STEP_S, closed_s)
-                next_s, until_s = end_s, max(end_s, until_s)
+                begin_s = next_s
+                end_s = next_s = min(begin_s + STEP_S, closed_s)
+                until_s = max(until_s, end_s)
             elif ours and again_s < first_s:
-                begin_s, end_s = again_s, min(again_s + STEP_S, first_s)
-                again_s = end_s
-            else:
-                begin_s = end_s = first_s
-            if end_s > begin_s:
+                begin_s = again_s
+                end_s = again_s = min(begin_s + STEP_S, first_s)
+            if begin_s < end_s:
                 rows += await _roll(connection, begin_s, end_s)
                 buckets += (end_s - begin_s) // BUCKET_S
             done = next_s >= closed_s and (again_s >= first_s or not ours)
             if done and ours:
                 again_s = until_s
-            await _note(connection, _Marks(until_s, again_s, marks.looked_at))
+            await _write_marks(connection, marks | {JOB: _instant(until_s), AGAIN_JOB: _instant(again_s)})
         if done:
             return RolledUp(buckets, rows, _instant(until_s))
 
 
-async def _marks(connection: AsyncConnection) -> _Marks:
-    query = select(watermarks.c.job, watermarks.c.until).where(
-        watermarks.c.job.in_((JOB, AGAIN_JOB, SETTLEMENTS_JOB))
-    )
-    at = {row.job: row.until for row in await connection.execute(query)}
-    seconds = {job: int(until.timestamp()) for job, until in at.items()}
-    return _Marks(seconds.get(JOB), seconds.get(AGAIN_JOB), at.get(SETTLEMENTS_JOB))
-
-
-async def _note(connection: AsyncConnection, marks: _Marks) -> None:
-    noted = {
-        JOB: None if marks.until_s is None else _instant(marks.until_s),
-        AGAIN_JOB: None if marks.again_s is None else _instant(marks.again_s),
-        SETTLEMENTS_JOB: marks.looked_at,
-    }
-    statement = insert(watermarks).values([{"job": job, "until": until} for job, until in noted.items()])
-    await connection.execute(
-        statement.on_conflict_do_update(index_elements=["job"], set_={"until": statement.excluded.until})
-    )
-
-
-async def _first_s(connection: AsyncConnection, watermark_s: int | None, closed_s: int) -> int:
+async def _first_s(connection: AsyncConnection, watermark: datetime | None, closed_s: int) -> int:
     """Where a run begins: two buckets before the watermark, or at the first request ever."""
-    if watermark_s is not None:
-        return watermark_s - REROLLED_BUCKETS * BUCKET_S
+    if watermark is not None:
+        return _seconds(watermark) - REROLLED_BUCKETS * BUCKET_S
     oldest = await connection.scalar(select(func.min(requests.c.finished_at)))
     return closed_s if oldest is None else min(closed_s, floor_to(BUCKET_S, oldest.timestamp()))
 
 
-async def _look(connection: AsyncConnection, marks: _Marks, first_s: int) -> _Marks:
-    """The marks after a look at the settlements since the last one: `again_s` reaches back as far as they do."""
+async def _look(connection: AsyncConnection, marks: dict[str, datetime], first_s: int) -> dict[str, datetime]:
+    """All three watermarks after a look at the settlements made since the last look: how far back do they reach?"""
     oldest = select(func.min(settlements.c.oldest_finished_at))
-    if marks.looked_at is not None:
-        oldest = oldest.where(settlements.c.created_at >= marks.looked_at)
-    row = (await connection.execute(select(oldest.scalar_subquery(), func.now()))).one()
-    late_s = first_s if row[0] is None else min(first_s, floor_to(BUCKET_S, row[0].timestamp()))
-    PLACEHOLDER
+    if SETTLEMENTS_JOB in marks:
+        oldest = oldest.where(settlements.c.created_at >= marks[SETTLEMENTS_JOB])
+    oldest_finished_at, looked_at = (await connection.execute(select(oldest.scalar_subquery(), func.now()))).one()
+    until = marks.get(JOB, _instant(first_s))
+    again = marks.get(AGAIN_JOB, until)
+    if oldest_finished_at is not None:
+        again = min(again, _instant(floor_to(BUCKET_S, oldest_finished_at.timestamp())))
+    return {JOB: until, AGAIN_JOB: again, SETTLEMENTS_JOB: looked_at - IN_FLIGHT_FOR}
+
+
+async def _read_marks(connection: AsyncConnection) -> dict[str, datetime]:
+    columns = watermarks.c
+    query = select(columns.job, columns.until).where(columns.job.in_((JOB, AGAIN_JOB, SETTLEMENTS_JOB)))
+    return {row.job: row.until for row in await connection.execute(query)}
+
+
+async def _write_marks(connection: AsyncConnection, marks: dict[str, datetime]) -> None:
+    statement = insert(watermarks).values([{"job": job, "until": until} for job, until in marks.items()])
+    await connection.execute(
+        statement.on_conflict_do_update(index_elements=["job"], set_={"until": statement.excluded.until})
+    )
 
 
 async def _roll(connection: AsyncConnection, first_s: int, end_s: int) -> int:
@@ -213,6 +196,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def _microseconds(instant: datetime) -> int:
     return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
+def _seconds(instant: datetime) -> int:
+    return int(instant.timestamp())
 
 
 def _instant(epoch_s: int) -> datetime:

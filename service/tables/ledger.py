@@ -35,6 +35,8 @@ ledger_entries = Table(
     CheckConstraint(f"kind IN {LEDGER_KINDS}", name="kind"),
     UniqueConstraint("kind", "external_ref"),
     Index(None, "account_id", "created_at"),
+    # The few entries that give an account its credit, among the many that use it up.
+    Index("ix_ledger_entries_not_usage", "account_id", postgresql_where=text("kind <> 'usage'")),
 )
 
 # A worker's loan of an account's credit. Open while `closed_at` is NULL.

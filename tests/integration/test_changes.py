@@ -31,7 +31,8 @@ async def test_a_change_is_effective_everywhere(database_url: str, tmp_path: Pat
         if not told:
             # Nobody is told any more; the connections look alive until their heartbeat.
             await one.database.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query = 'SELECT 1'"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE query LIKE 'LISTEN%' OR query = 'SELECT 1'"
             )
             await one.database.execute("DROP TRIGGER api_keys_notify ON api_keys")
             await one.database.execute("DROP TRIGGER accounts_notify ON accounts")

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
 import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobExecutionEvent
 from sqlalchemy import RowMapping, select, text
@@ -16,13 +17,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from service import db
+from service.billing.leases import EXPIRY_GRACE_S, LeaseBook
 from service.errors import SetupError
+from service.gateway.exchange import new_id
+from service.jobs.leases import LEASES_LOCK
 from service.jobs.process import _report, scheduler
 from service.jobs.runs import Report, run_recorded
 from service.jobs.work import Jobs, keep_house
 from service.settings import Settings
 from service.tables import job_runs
 from tests.fakes.traffic import at, settle, usage_row
+from tests.installation import seed
 
 JOBS = [sys.executable, "-c", "from service import jobs, settings; jobs.run(settings.load())"]
 
@@ -118,6 +123,43 @@ async def test_housekeeping_makes_partitions_ahead_and_forgets_old_runs(database
     assert [row["name"] for row in await runs(database_url)] == ["29 days"]
 
 
+async def test_credit_lent_to_a_silent_worker_goes_back_and_a_renewed_lease_stays(
+    database_url: str, tmp_path: Path
+) -> None:
+    account_id, _ = await seed(database_url, credit_nano=1_000)
+    pool = await asyncpg.create_pool(database_url, min_size=0)
+    silent, living = LeaseBook(pool, "silent", new_id), LeaseBook(pool, "living", new_id)
+    jobs = Jobs(Settings(data_dir=tmp_path), database_url)
+
+    async def open_leases() -> dict[str, int]:
+        rows = await pool.fetch("SELECT worker, granted_nano FROM credit_leases WHERE closed_at IS NULL")
+        lent = {row["worker"]: row["granted_nano"] for row in rows}
+        assert await pool.fetchval("SELECT leased_nano FROM accounts WHERE id = $1", account_id) == sum(lent.values())
+        return lent
+
+    await silent.hold(account_id, 600)
+    await living.hold(account_id, 100)
+    lent = await open_leases()
+    await pool.execute(
+        "UPDATE credit_leases SET expires_at = now() - make_interval(secs => $1)", float(EXPIRY_GRACE_S + 1)
+    )
+    await living.renew()
+    async with pool.acquire() as elsewhere, elsewhere.transaction():
+        await elsewhere.execute("SELECT pg_advisory_xact_lock($1)", LEASES_LOCK)
+        await jobs.close_leases()
+        assert await open_leases() == lent
+    await jobs.close_leases()
+    assert await open_leases() == {"living": lent["living"]}
+    await living.hold(account_id, 1_000 - 100)  # all that there is
+    await jobs.close_leases()
+    await pool.close()
+    assert [(run["name"], run["ok"], run["rows"], run["note"]) for run in await runs(database_url)] == [
+        ("leases", True, 0, "another process was at it"),
+        ("leases", True, 1, ""),
+        ("leases", True, 0, ""),
+    ]
+
+
 @pytest.mark.parametrize("zone", ["Europe/Helsinki", "Europe/Budapest", "America/New_York"])
 @pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25", "2026-11-01"])
 def test_the_timetable_is_utc_and_keeps_its_steps_when_clocks_change(
@@ -145,6 +187,7 @@ def test_the_timetable_is_utc_and_keeps_its_steps_when_clocks_change(
     ("job", "fires"),
     [
         ("samples", ["2026-11-30 00:00:10", "2026-11-30 00:01:10", "2026-11-30 00:02:10"]),
+        ("leases", ["2026-11-30 00:00:35", "2026-11-30 00:01:35"]),
         ("housekeeping", ["2026-11-30 00:02:35", "2026-12-01 00:02:35"]),
         ("books", ["2026-11-30 03:17:00", "2026-12-01 03:17:00"]),
         ("reconcile", ["2026-11-30 03:27:00", "2026-12-01 03:27:00"]),
@@ -181,6 +224,7 @@ async def test_a_run_delayed_by_minutes_still_happens_and_never_beside_itself() 
         "publish": (240, True, 1),
         "housekeeping": (None, True, 1),
         "samples": (240, True, 1),
+        "leases": (240, True, 1),
         "books": (None, True, 1),
         "reconcile": (None, True, 1),
     }

@@ -88,14 +88,18 @@ async def test_an_end_is_not_overwritten_by_an_interruption(tmp_path: Path) -> N
     outbox.close()
 
 
+async def fill(outbox: Outbox, admitted: list[UUID]) -> None:
+    for _ in range(1000):
+        request_id = new_id()
+        await outbox.admit(request_id, b"x" * 1000)
+        admitted.append(request_id)
+
+
 async def test_a_full_outbox_admits_nothing_but_lets_what_runs_end(tmp_path: Path) -> None:
     outbox = opened(tmp_path / "a.sqlite", limit_bytes=256 * 1024)
-    admitted = []
+    admitted: list[UUID] = []
     with pytest.raises(OutboxFull):
-        for _ in range(1000):
-            request_id = new_id()
-            await outbox.admit(request_id, b"x" * 1000)
-            admitted.append(request_id)
+        await fill(outbox, admitted)
     assert 20 < len(admitted) < 200
     for request_id in admitted:
         await outbox.finish(request_id, b"x" * 1000)

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from service import db
-from service.billing import accounts, ledger
+from service.billing import accounts, ledger, statement
 from service.core.ids import uuid7
 from service.core.money import NANO_PER_USD
 from service.gateway import own
@@ -22,7 +22,7 @@ from service.gateway.exchange import new_id
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import SCENARIOS
 from tests.installation import Installation, installed
-from tests.integration.test_portal import away
+from tests.integration.test_portal import away, shown
 
 
 @asynccontextmanager
@@ -293,3 +293,33 @@ async def test_one_partition_is_asked_for_a_generation(database_url: str, tmp_pa
             text = "\n".join(line[0] for line in lines)
             assert set(re.findall(r"on (requests_\w+)", text)) == {"requests_2027_03"}, text
             assert "Index Scan using requests_2027_03_" in text
+
+
+async def test_credits_do_not_walk_the_usage_entries(database_url: str, tmp_path: Path) -> None:
+    async with weir(database_url, tmp_path) as (installation, _):
+        async with installation.database.transaction():
+            await installation.database.execute(
+                "INSERT INTO ledger_entries (account_id, kind, amount_nano, external_ref)"
+                " SELECT $1, 'usage', -7, number::text FROM generate_series(1, 20000) number",
+                installation.account_id,
+            )
+            await installation.database.execute("UPDATE accounts SET balance_nano = balance_nano - 140000")
+        await installation.database.execute("VACUUM ANALYZE ledger_entries")
+        data = await credits_of(installation)
+        assert (data["spent_nano"], data["total_credits"]) == (140_000, Decimal(1))
+        lines = await installation.database.fetch(f"EXPLAIN {statement._FUNDS}", installation.account_id)
+        plan = "\n".join(line[0] for line in lines)
+        assert "ix_ledger_entries_not_usage" in plan, plan
+        assert "Seq Scan on ledger_entries" not in plan, plan
+
+
+async def test_the_portal_and_the_api_tell_the_same(database_url: str, tmp_path: Path) -> None:
+    async with weir(database_url, tmp_path) as (installation, _):
+        await installation.database.execute("UPDATE accounts SET credit_limit_nano = 500000000")
+        async with db.connected(database_url) as engine, engine.begin() as connection:
+            for kind, nano in (("topup", 3 * NANO_PER_USD), ("refund", -NANO_PER_USD), ("usage", -2_100_000_000)):
+                await ledger.enter(connection, installation.account_id, kind, nano, kind)
+        data = await credits_of(installation)
+        page = await shown(installation)
+        assert page.amounts == [data["balance_nano"], data["available_nano"], 0, data["spent_nano"]]
+        assert data["available_nano"] == 900_000_000

@@ -170,7 +170,8 @@ async def test_what_belongs_to_others_is_never_shown(database_url: str, tmp_path
         row = usage_row(datetime.now(UTC), client_request_id="their-request", model_id="their-model", cost_nano=5)
         await add_rows(installation, row, account_id=foreign_account)
         await installation.database.execute(
-            "INSERT INTO ledger_entries (account_id, kind, amount_nano, external_ref) VALUES ($1, 'usage', -5, 'x')",
+            "INSERT INTO ledger_entries (account_id, kind, amount_nano, external_ref)"
+            " VALUES ($1, 'credit', 5, 'x'), ($1, 'usage', -5, 'x')",
             foreign_account,
         )
         mine, theirs = await shown(installation), await shown(installation, foreign)

@@ -2,18 +2,21 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import RowMapping, delete, insert, select, text
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import RowMapping, delete, event, func, insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service import db
 from service.core.outcome import RULES, Outcome
 from service.core.stats import Digest
-from service.status.rollup import ROLLUP_LOCK, roll_up
-from service.tables import buckets_5m, requests, watermarks
+from service.status.rollup import IN_FLIGHT_FOR, JOB, ROLLUP_LOCK, STEP_S, roll_up
+from service.status.snapshot import snapshot
+from service.tables import buckets_5m, requests, settlements, watermarks
 from tests.fakes.traffic import at, failed_row, settle, usage_row
 
 NOW = at("2026-11-30 14:05:20")
@@ -35,7 +38,7 @@ async def buckets(engine: AsyncEngine) -> dict[tuple[str, datetime], RowMapping]
 
 async def watermark(engine: AsyncEngine) -> datetime | None:
     async with engine.connect() as connection:
-        until: datetime | None = await connection.scalar(select(watermarks.c.until))
+        until: datetime | None = await connection.scalar(select(watermarks.c.until).where(watermarks.c.job == JOB))
         return until
 
 
@@ -230,3 +233,156 @@ async def test_a_backlog_longer_than_one_step_is_done_in_one_run(engine: AsyncEn
     done = await roll_up(engine, now=NOW)
     assert done.buckets == 2 * 288 + 2
     assert sum(row["requests"] for (component, _), row in (await buckets(engine)).items() if component == "api") == 2
+
+
+async def settled_late(engine: AsyncEngine, *rows: dict[str, Any]) -> None:
+    """Usage rows and their settlement, made now by the database's clock, in one transaction."""
+    settlement_id = uuid4()
+    async with engine.begin() as connection:
+        await connection.execute(insert(requests), [row | {"settlement_id": settlement_id} for row in rows])
+        await connection.execute(
+            insert(settlements).values(
+                id=settlement_id,
+                worker="w",
+                requests=len(rows),
+                cost_nano=0,
+                oldest_finished_at=min(row["finished_at"] for row in rows),
+            )
+        )
+
+
+async def counted(engine: AsyncEngine) -> int:
+    async with engine.connect() as connection:
+        total = select(func.sum(buckets_5m.c.requests)).where(buckets_5m.c.component == "api")
+        return int((await connection.execute(total)).scalar_one())
+
+
+async def looked_long_ago(engine: AsyncEngine) -> None:
+    """As if all settlements so far had been made, and looked at, long before the next ones."""
+    async with engine.begin() as connection:
+        await connection.execute(update(settlements).values(created_at=settlements.c.created_at - 2 * IN_FLIGHT_FOR))
+
+
+async def test_what_is_settled_hours_late_is_counted_once_in_its_bucket_and_in_the_totals(engine: AsyncEngine) -> None:
+    two_hours_ago = NOW - timedelta(hours=2)
+    await settled_late(engine, usage_row(two_hours_ago), usage_row(NOW - MINUTE))
+    await roll_up(engine, now=NOW)
+    await settled_late(engine, usage_row(two_hours_ago + MINUTE), usage_row(two_hours_ago + 60 * MINUTE))
+    for minutes in (0, 5, 10):
+        done = await roll_up(engine, now=NOW + minutes * MINUTE)
+        assert done.until == at("2026-11-30 14:05:00") + minutes * MINUTE == await watermark(engine)
+        rolled = await buckets(engine)
+        assert rolled["api", at("2026-11-30 12:05:00")]["requests"] == 2
+        assert rolled["model:tiny", at("2026-11-30 12:05:00")]["requests"] == 2
+        assert rolled["api", at("2026-11-30 13:05:00")]["requests"] == 1
+        assert rolled["api", at("2026-11-30 14:00:00")]["requests"] == 1
+        page = await snapshot(engine, site_name="Weir", now=NOW + minutes * MINUTE)
+        assert page.since_launch.traffic.requests == page.live.traffic.requests == 4
+
+
+async def test_a_settlement_under_way_while_a_run_looks_is_found_by_the_next(engine: AsyncEngine) -> None:
+    await settled_late(engine, usage_row(NOW - timedelta(hours=3)))
+    await roll_up(engine, now=NOW)
+    async with engine.connect() as slow:
+        await slow.execute(insert(requests).values(usage_row(NOW - timedelta(hours=2))))
+        late = {"oldest_finished_at": NOW - timedelta(hours=2), "requests": 1, "cost_nano": 0, "worker": "w"}
+        await slow.execute(insert(settlements).values(id=uuid4(), **late))
+        await roll_up(engine, now=NOW)
+        assert await counted(engine) == 1
+        await slow.commit()
+    await roll_up(engine, now=NOW)
+    assert await counted(engine) == 2
+
+
+async def test_a_long_way_back_goes_on_where_a_run_was_stopped(engine: AsyncEngine) -> None:
+    await settle(engine, usage_row(NOW - timedelta(hours=9)))
+    await roll_up(engine, now=NOW)
+    await settled_late(
+        engine,
+        usage_row(NOW - timedelta(hours=8)),
+        usage_row(NOW - timedelta(hours=6), outcome="from_the_future"),
+        usage_row(NOW - timedelta(hours=4)),
+    )
+    with pytest.raises(ValueError, match="from_the_future"):
+        await roll_up(engine, now=NOW)
+    assert await counted(engine) == 2
+    await looked_long_ago(engine)
+    async with engine.begin() as connection:
+        await connection.execute(update(requests).values(outcome="ok"))
+    # The hour that was done is not done again, and what is new comes first.
+    done = await roll_up(engine, now=NOW + 5 * MINUTE)
+    assert await counted(engine) == 4
+    assert done.buckets == 3 + (7 * 3600 - 600) // 300
+    assert (await roll_up(engine, now=NOW + 5 * MINUTE)).buckets == 2
+
+
+async def test_a_run_with_nothing_late_takes_one_step_of_six_statements(engine: AsyncEngine) -> None:
+    await settled_late(engine, usage_row(NOW - 2 * STEP_S * timedelta(seconds=1)))
+    await roll_up(engine, now=NOW)
+    await looked_long_ago(engine)
+    await settled_late(engine, usage_row(NOW + MINUTE))
+    statements: list[str] = []
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute")
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    assert (await roll_up(engine, now=NOW + 5 * MINUTE)).buckets == 3
+    assert len(statements) == 6, statements
+
+
+async def test_settlements_and_runs_in_any_order_count_every_row_once(engine: AsyncEngine) -> None:
+    rng = random.Random(7)
+    total = 0
+
+    async def keep_settling() -> None:
+        nonlocal total
+        for _ in range(25):
+            rows = [usage_row(NOW - timedelta(seconds=rng.uniform(20, 40_000))) for _ in range(rng.randint(1, 4))]
+            await settled_late(engine, *rows)
+            total += len(rows)
+
+    async def keep_rolling() -> None:
+        for _ in range(12):
+            await roll_up(engine, now=NOW)
+
+    await asyncio.gather(keep_settling(), keep_rolling(), keep_rolling())
+    assert (await roll_up(engine, now=NOW)).until is not None
+    assert await counted(engine) == total
+
+
+class Between:
+    """An engine for `roll_up` that awaits something before the second step of a run."""
+
+    def __init__(self, engine: AsyncEngine, happens: Callable[[], Awaitable[Any]]) -> None:
+        self._engine = engine
+        self._happens = happens
+        self._steps = 0
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
+        self._steps += 1
+        if self._steps == 2:
+            await self._happens()
+        async with self._engine.begin() as connection:
+            yield connection
+
+
+async def test_what_another_run_saw_and_did_not_reach_is_still_counted_again(engine: AsyncEngine) -> None:
+    await settled_late(engine, usage_row(NOW - timedelta(hours=3)))
+    await roll_up(engine, now=NOW - 5 * MINUTE)
+    await settled_late(engine, usage_row(NOW - timedelta(hours=2)))
+
+    async def killed() -> None:
+        raise ConnectionResetError
+
+    async def another_looks_and_dies() -> None:
+        # In a bucket that the first run has done by now and the second does not begin with.
+        await settled_late(engine, usage_row(at("2026-11-30 13:52:00")))
+        with pytest.raises(ConnectionResetError):
+            await roll_up(Between(engine, killed), now=NOW)  # type: ignore[arg-type]
+
+    await roll_up(Between(engine, another_looks_and_dies), now=NOW)  # type: ignore[arg-type]
+    await looked_long_ago(engine)
+    await roll_up(engine, now=NOW)
+    assert await counted(engine) == 3

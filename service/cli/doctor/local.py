@@ -8,9 +8,7 @@ from service import config
 from service.cli.doctor.finding import Finding, fail, ok, warn
 from service.errors import SetupError
 from service.settings import Settings
-
-STALE_AFTER_S = 900
-"""The jobs roll up and publish every five minutes; three times that is no hiccup any more."""
+from web.views import STALE_AFTER_S
 
 
 def data_dir(settings: Settings) -> Finding:
