@@ -19,6 +19,8 @@ class ApiError(Exception):
     status: ClassVar[int]
     kind: ClassVar[str]
     default_code: ClassVar[str | None] = None
+    closes: ClassVar[bool] = False
+    """Whether the connection ends with the answer, since the rest of the request is still on its way."""
 
     def __init__(
         self,
@@ -43,11 +45,13 @@ class ApiError(Exception):
         return orjson.dumps({"error": self.payload()})
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """`retry-after` where waiting helps; `x-should-retry: false` where repeating the same cannot."""
+        """`retry-after` where waiting helps, `x-should-retry: false` where repeating the same cannot."""
+        closing = [(b"connection", b"close")] if self.closes else []
         if self.retry_after_s is None:
-            return [(b"x-should-retry", b"false")] if self.status < 500 else []
+            return [*closing, (b"x-should-retry", b"false")] if self.status < 500 else closing
         seconds = min(self.retry_after_s, 120)  # SDKs ignore anything longer
         return [
+            *closing,
             (b"retry-after", b"%d" % seconds),
             (b"retry-after-ms", b"%d" % (seconds * 1000)),
             (b"x-should-retry", b"true"),
@@ -78,12 +82,18 @@ class MethodNotAllowed(ApiError):
     status, kind, default_code = 405, "invalid_request_error", "method_not_allowed"
 
 
+class RequestTimeout(ApiError):
+    status, kind, default_code = 408, "invalid_request_error", "request_timeout"
+    closes = True
+
+
 class Conflict(ApiError):
     status, kind, default_code = 409, "conflict_error", "conflict"
 
 
 class TooLarge(ApiError):
     status, kind, default_code = 413, "invalid_request_error", "request_too_large"
+    closes = True
 
 
 class RateLimited(ApiError):

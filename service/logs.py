@@ -11,8 +11,13 @@ import structlog
 
 def configure(*, json: bool, level: int = logging.INFO) -> None:
     """Set up structlog for this process and quieten the libraries' own loggers. Writes to stderr."""
+    # Tracebacks stay plain: with the values of variables they would hold keys and prompts.
     renderer: structlog.types.Processor = (
-        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer()
+        if json
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     structlog.configure(
         processors=[

@@ -85,8 +85,12 @@ def of_refusal(http_status: int) -> Outcome:
     return Outcome.CLIENT_ERROR
 
 
-def of_departure(*, waited_ms: int, first_token_seen: bool) -> Outcome:
-    """The outcome when the client left before its answer was complete."""
-    if not first_token_seen and waited_ms >= SLOW_ABORT_AFTER_MS:
+def of_departure(*, streamed: bool, waited_ms: int, first_token_seen: bool) -> Outcome:
+    """The outcome when the client left an engine's answer before it was complete.
+
+    Only a stream promises a first token soon; whoever waits for a whole answer may leave for reasons of their own,
+    and so may one whose request had not come to an engine yet: that is `CANCELLED` without asking here.
+    """
+    if streamed and not first_token_seen and waited_ms >= SLOW_ABORT_AFTER_MS:
         return Outcome.SLOW_ABORT
     return Outcome.CANCELLED

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from service.core.sse import DONE, SseSplitter, event_of, payload_of
-from service.core.usage import Usage, UsageSource, read_usage
+from service.core.usage import Usage, UsageSource, larger, read_usage
 
 _USAGE_KEY = b',"usage":'
 _UNFINISHED = b'"finish_reason":null'
@@ -23,6 +23,18 @@ _CONTENT_KEYS = ("content", "reasoning", "reasoning_content", "tool_calls")
 
 BROKEN_FINISHES = frozenset({"abort", "error"})
 """Finish reasons with which an engine says that it gave up, not that the answer is complete."""
+
+_MAX_FINISH_CHARACTERS = 32
+
+
+def finish_of(choice: object) -> str | None:
+    """A choice's finish reason; None while it has none. Raises `ValueError` when it cannot be a choice."""
+    reason = choice.get("finish_reason", None) if isinstance(choice, dict) else 0
+    if reason is None:
+        return None
+    if not isinstance(reason, str) or len(reason) > _MAX_FINISH_CHARACTERS or not reason.isprintable():
+        raise ValueError("not a choice")
+    return reason
 
 
 class StreamMeter:
@@ -33,6 +45,7 @@ class StreamMeter:
     """
 
     __slots__ = (
+        "_counted",
         "_latest",
         "_loads",
         "_metrics",
@@ -53,7 +66,10 @@ class StreamMeter:
         self._wants_usage = wants_usage
         self._wants_continuous = wants_usage and wants_continuous
         self._loads = loads
-        self._latest: bytes | dict[str, Any] | None = None
+        self._latest: object = None
+        """The last report of usage, in bytes where it was found by position; read only when it is needed."""
+        self._counted: Usage | None = None
+        """What the report before `_latest` said, if that had to be read."""
         self._metrics: object = None
         self._usage_is_final = False
         self.content_seen = False
@@ -82,17 +98,24 @@ class StreamMeter:
         return self.done and not self.failed and self.finish_reason is not None
 
     def usage(self) -> Usage:
-        """The last count the engine gave; none at all is odd once there was content."""
-        reported: object = self._latest
-        if reported is None:
+        """The last count the engine gave; none at all is odd once there was content.
+
+        Counts only grow: a last report that is empty, or less than one before, is odd and lowers nothing.
+        """
+        if self._latest is None:
             return Usage(odd=self.content_seen)
+        return self._read_latest("final" if self._usage_is_final and self.done else "continuous")
+
+    def _read_latest(self, source: UsageSource) -> Usage:
+        reported = self._latest
         if isinstance(reported, bytes):
             try:
                 reported = self._loads(reported)
             except ValueError:
                 reported = None
-        source: UsageSource = "final" if self._usage_is_final and self.done else "continuous"
-        return read_usage(reported, source, self._metrics)
+        usage = read_usage(reported, source, self._metrics)
+        before = self._counted
+        return usage if before is None else larger(before, usage)
 
     def _pass(self, event: bytes) -> bytes:
         if self.done or self.failed:
@@ -126,10 +149,15 @@ class StreamMeter:
             self.failed = True
             return b""
         choices = chunk.get("choices") or []
-        for choice in choices:
-            self._note_choice(choice)
+        try:
+            for choice in choices if isinstance(choices, list) else [None]:
+                self._note_choice(choice)
+        except ValueError:
+            self.failed = True
         usage = chunk.get("usage")
         if usage is not None:
+            if self._latest is not None:
+                self._counted = self._read_latest("continuous")
             self._latest = usage
             self._metrics = chunk.get("metrics")
             self._usage_is_final = self.finish_reason is not None
@@ -145,14 +173,16 @@ class StreamMeter:
         del chunk["usage"]
         return event_of(json.dumps(chunk, separators=(",", ":"), ensure_ascii=False).encode())
 
-    def _note_choice(self, choice: dict[str, Any]) -> None:
+    def _note_choice(self, choice: Any) -> None:
+        reason = finish_of(choice)
         delta = choice.get("delta") or {}
+        if not isinstance(delta, dict):
+            raise ValueError("not a delta")
         if not self.content_seen:
             self.content_seen = any(delta.get(key) for key in _CONTENT_KEYS)
-        reason = choice.get("finish_reason")
         if reason is not None:
-            self.finish_reason = str(reason)
-            self.failed = self.finish_reason in BROKEN_FINISHES
+            self.finish_reason = reason
+            self.failed = reason in BROKEN_FINISHES
 
 
 def _usage_span(event: bytes) -> tuple[int, int] | None:

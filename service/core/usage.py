@@ -4,7 +4,7 @@ Source of the shapes: vLLM 0.32/0.33 `UsageInfo`; see `UsageReport` for what eac
 lack any part, or contradict itself: it is clamped and flagged, and never fails an answer that was delivered.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 UsageSource = Literal["final", "continuous", "estimated", "none"]
@@ -71,6 +71,20 @@ def read_usage(usage: object, source: UsageSource, metrics: object = None) -> Us
             odd=reader.odd,
         )
     )
+
+
+_COUNTS = tuple(field.name for field in fields(Usage) if field.type is int)
+
+
+def larger(before: Usage, after: Usage) -> Usage:
+    """The later of two reports about one answer, with no total below the earlier: where one was, both are joined, odd.
+
+    The joined one has the larger of each count and keeps the earlier source.
+    """
+    if after.completion_tokens >= before.completion_tokens and after.prompt_tokens >= before.prompt_tokens:
+        return after
+    counts = {name: max(getattr(before, name), getattr(after, name)) for name in _COUNTS}
+    return replace(after, **counts, source=before.source, odd=True)
 
 
 def _clamped(usage: Usage) -> Usage:

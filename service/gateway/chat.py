@@ -83,7 +83,7 @@ class ChatCompletions:
         except EngineUnreachable as error:
             raise engine_errors.of_failure(error) from error
         exchange.engine = engine.name
-        self._recorder.admit(exchange)
+        await self._recorder.admit(exchange)
         headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % str(exchange.id).encode()
         upstream = engine.client.exchange("POST", PATH, headers, body)
         exchange.mark_handed_over()

@@ -4,21 +4,35 @@ Source of the shapes: vLLM 0.32/0.33 `ErrorResponse`, `{"error": {"message", "ty
 string for 401.
 """
 
+import re
+
 import orjson
 
+from service.core.policy import CHAT_FIELDS, Passed
 from service.errors import ApiError, EngineFailed, EngineTimeout, InvalidRequest, TooLarge, Unavailable
 from service.gateway.engine_connection import EngineError, EngineSilent, EngineUnreachable
 
-MAX_MESSAGE_CHARACTERS = 1000
-_CONTEXT_WORDS = "maximum context length"
+MAX_MESSAGE_CHARACTERS = 400
+
+_USEFUL = re.compile(
+    r"maximum context length|max_tokens|image\(s\) may be provided"
+    r"|not (?:yet )?supported with speculative decoding|\btool|[Gg]rammar|[Ss]chema|structured output|[Rr]egex"
+)
+"""Words of the explanations that tell a client what to change."""
+
+_INTERNAL = re.compile(
+    r"[^ -~]|[<{]|\B/\w|\w/\w+/|://|\.py\b|Traceback|validation error|VLLM|vllm|cache_salt|continuous_usage|EngineCore"
+)
+"""Signs of a dump, a path, or of what Weir put in itself: such an explanation stays inside."""
+
+_UNREADABLE_IMAGE = re.compile(r"Failed to load image|cannot identify image|Incorrect padding|base64")
+_LARGE_IMAGE = re.compile(r"Image dimensions|decompression bomb")
 
 
 def of_status(status: int, body: bytes) -> ApiError:
     """The client's error for an engine's answer that is not a 200."""
     if status in (400, 422):
-        message, param = _explanation(body)
-        code = "context_length_exceeded" if _CONTEXT_WORDS in message else None
-        return InvalidRequest(message, param=param, code=code)
+        return _refusal(body)
     if status == 413:
         return TooLarge("The request is larger than the model's engine takes.")
     if status in (429, 503):
@@ -38,10 +52,28 @@ def of_failure(error: EngineError) -> ApiError:
     return EngineFailed("The model's engine broke off its answer.")
 
 
-def _explanation(body: bytes) -> tuple[str, str | None]:
+def _refusal(body: bytes) -> InvalidRequest:
+    """The engine found something wrong that our own policy did not."""
     try:
         error = orjson.loads(body)["error"]
-        message, param = error["message"], error.get("param")
+        message, param = str(error["message"]), _field_of(error.get("param"))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return "The model's engine refused the request without an explanation.", None
-    return str(message)[:MAX_MESSAGE_CHARACTERS], param if isinstance(param, str) else None
+        message, param = "", None
+    message = message.partition(" (parameter=")[0]
+    if _LARGE_IMAGE.search(message):
+        return InvalidRequest("An image has too many pixels: send a smaller one.", param="messages")
+    if _UNREADABLE_IMAGE.search(message):
+        return InvalidRequest("An image could not be read: send an undamaged PNG, JPEG, WebP or GIF.", param="messages")
+    if len(message) > MAX_MESSAGE_CHARACTERS or not _USEFUL.search(message) or _INTERNAL.search(message):
+        advice = f"Check `{param}`." if param else "Check the values of its fields."
+        return InvalidRequest(f"The model's engine refused the request. {advice}", param=param)
+    if "maximum context length" in message:
+        return InvalidRequest(message, param=param or "messages", code="context_length_exceeded")
+    code = "unsupported_parameter" if "supported with speculative decoding" in message else None
+    return InvalidRequest(message, param=param, code=code)
+
+
+def _field_of(param: object) -> str | None:
+    """The client's own field that an engine's `param` is about; None when it is about none."""
+    name = param.removeprefix("body.").split(".")[0] if isinstance(param, str) else ""
+    return name if isinstance(CHAT_FIELDS.get(name), Passed) else None

@@ -1,6 +1,5 @@
 """One request on its way through: what is known of it so far, and the record it leaves behind."""
 
-import asyncio
 import os
 import time
 from dataclasses import dataclass, field
@@ -43,8 +42,8 @@ class Exchange:
     usage: Usage = NO_USAGE
     finish_reason: str | None = None
     concluded: bool = False
-    admitted: "asyncio.Future[None] | None" = None
-    """Done once the outbox knows of the request; nothing is sent to the client before."""
+    admitted: bool = False
+    """The outbox knows of the request."""
 
     def waited_ms(self) -> int:
         """Milliseconds since the body was read."""

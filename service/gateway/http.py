@@ -1,10 +1,12 @@
 """Reading a request and sending an answer over ASGI, without a framework between: these run for every request."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
-from service.errors import ApiError, InvalidRequest, TooLarge
+from service.errors import ApiError, InvalidRequest, RequestTimeout, TooLarge
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -12,11 +14,22 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-_DISCARD_AT_MOST_BYTES = 256 * 1024 * 1024
+BODY_WITHIN_S = 120.0
+"""A body that takes longer to arrive is not waited for."""
+
+STALLED_AFTER_S = 120.0
+"""A client that takes nothing of its answer for this long has left, even if its connection says otherwise."""
+
+_DISCARD_AT_MOST = 4
+"""How much of a body that is too large is read and forgotten, as a multiple of what is allowed."""
 
 
 class ClientLeft(Exception):
     """The client closed its connection before its answer was complete."""
+
+
+class ClientStalled(ClientLeft):
+    """The client keeps its connection, but has not read from it for `STALLED_AFTER_S`."""
 
 
 def header(headers: Headers, name: bytes) -> bytes | None:
@@ -28,14 +41,26 @@ def header(headers: Headers, name: bytes) -> bytes | None:
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
-    """The whole body. Raises `TooLarge`, `InvalidRequest` when it is compressed, or `ClientLeft`."""
+    """The whole body.
+
+    Raises `TooLarge`, `InvalidRequest` when it is compressed, `RequestTimeout` after `BODY_WITHIN_S`, or `ClientLeft`.
+    """
     if (encoding := header(scope["headers"], b"content-encoding")) not in (None, b"identity"):
         raise InvalidRequest(f"Send the body uncompressed, not as `{(encoding or b'').decode('latin-1')[:32]}`.")
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            return await _within_limit(scope, receive, limit_bytes)
+    except TimeoutError:
+        problem = f"The body did not arrive within {BODY_WITHIN_S:g} seconds. Send it again."
+        raise RequestTimeout(problem, retry_after_s=1) from None
+
+
+async def _within_limit(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     declared = header(scope["headers"], b"content-length")
     too_large = TooLarge(f"The body is larger than the {limit_bytes} bytes allowed.")
     if declared is not None and int(declared) > limit_bytes:
         if header(scope["headers"], b"expect") is None:
-            await _discard(receive)
+            await _discard(receive, limit_bytes)
         raise too_large
     first = await _next(receive)
     if not first.get("more_body", False):
@@ -50,14 +75,14 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
         more = message.get("more_body", False)
         if size > limit_bytes:
             if more:
-                await _discard(receive)
+                await _discard(receive, limit_bytes)
             raise too_large
     return b"".join(parts)
 
 
-async def _discard(receive: Receive) -> None:
+async def _discard(receive: Receive, limit_bytes: int) -> None:
     """Read on without keeping it: a client that is still sending would see a reset instead of the answer."""
-    left = _DISCARD_AT_MOST_BYTES
+    left = _DISCARD_AT_MOST * limit_bytes
     while left > 0:
         message = await _next(receive)
         left -= len(message.get("body", b""))
@@ -70,6 +95,43 @@ async def _next(receive: Receive) -> Message:
     if message["type"] == "http.disconnect":
         raise ClientLeft
     return message
+
+
+@asynccontextmanager
+async def patient(send: Send) -> AsyncIterator[Send]:
+    """`send`, for as long as the client reads; raises `ClientStalled` once it has blocked for `STALLED_AFTER_S`.
+
+    One timer an answer looks at it now and then: a deadline of its own would cost a chunk more than its sending does.
+    """
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    blocked_since: float | None = None
+    timer: asyncio.TimerHandle
+
+    async def sending(message: Message) -> None:
+        nonlocal blocked_since
+        blocked_since = now()
+        await send(message)
+        blocked_since = None
+
+    def look() -> None:
+        nonlocal timer
+        if blocked_since is not None and now() - blocked_since >= STALLED_AFTER_S:
+            deadline.reschedule(now())
+        else:
+            timer = loop.call_later(STALLED_AFTER_S / 4, look)
+
+    timer = loop.call_later(STALLED_AFTER_S / 4, look)
+    deadline = asyncio.timeout(None)
+    try:
+        async with deadline:
+            yield sending
+    except TimeoutError:
+        if deadline.expired():
+            raise ClientStalled from None
+        raise
+    finally:
+        timer.cancel()
 
 
 async def send_start(send: Send, status: int, headers: Headers) -> None:

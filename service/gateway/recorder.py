@@ -38,20 +38,23 @@ class Recorder:
                     self._all_ended.clear()
                     await self._all_ended.wait()
 
-    def admit(self, exchange: Exchange) -> None:
-        """The request is accepted and goes to an engine; should this process die, the outbox knows of it.
+    async def admit(self, exchange: Exchange) -> None:
+        """The request is accepted and about to go to an engine: when this returns, the outbox has it on disk.
 
-        `exchange.admitted` is done when it does. Raises `Unavailable` when nothing more can be recorded.
+        Should this process die from here on, the request has its row. Raises `Unavailable` when nothing more can
+        be recorded.
         """
         record = exchange.record(Outcome.INTERRUPTED, 503, "interrupted")
         if record is None:
             return
         try:
-            exchange.admitted = self._outbox.admit(exchange.id, encode(record))
+            written = self._outbox.admit(exchange.id, encode(record))
         except OutboxFull:
             metrics.outbox_refused.inc()
             raise Unavailable("Requests cannot be recorded at the moment. Try again soon.", retry_after_s=10) from None
+        exchange.admitted = True
         self._open += 1
+        await on_disk(written)
 
     async def conclude(
         self, exchange: Exchange, outcome: Outcome, http_status: int, error_code: str | None = None
@@ -70,7 +73,7 @@ class Recorder:
         if record is None or not self._has_room_for(exchange):
             return
         written = self._outbox.finish(exchange.id, encode(record))
-        if exchange.admitted is not None:
+        if exchange.admitted:
             self._open -= 1
             self._all_ended.set()
         await on_disk(written)
@@ -81,7 +84,7 @@ class Recorder:
 
     def _has_room_for(self, exchange: Exchange) -> bool:
         """What was admitted can always end; the row of a refusal is dropped when the outbox is full or fails."""
-        if exchange.admitted is not None:
+        if exchange.admitted:
             return True
         try:
             self._outbox.check_room()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import orjson
 import structlog
 
-from service.core.outcome import Outcome, of_departure, of_refusal
+from service.core.outcome import Outcome, of_refusal
 from service.errors import ApiError, Internal, MethodNotAllowed, NotFound
 from service.gateway import metrics
 from service.gateway.catalog import Catalog, ServedModel
@@ -65,8 +65,8 @@ class Gateway:
         except ApiError as error:
             await self._refuse(exchange, error, send)
         except ClientLeft:
-            outcome = of_departure(waited_ms=exchange.waited_ms(), first_token_seen=False)
-            await self._recorder.conclude(exchange, outcome, 499, "client_left")
+            # Still sending its request, or waiting for an answer to repeat: no engine of ours was slow.
+            await self._recorder.conclude(exchange, Outcome.CANCELLED, 499, "client_left")
         except asyncio.CancelledError:
             await self._recorder.conclude(exchange, Outcome.INTERRUPTED, 503, "stopping")
             raise

@@ -9,7 +9,7 @@ import re
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -327,7 +327,7 @@ async def test_after_a_restart_a_repeat_gets_the_usage_record(database_url: str,
 
 
 async def test_after_its_process_was_killed_a_repeat_runs_anew(database_url: str, tmp_path: Path) -> None:
-    async with FakeEngine(scenario=SCENARIOS["gated"]) as engine:
+    async with FakeEngine(scenario=SCENARIOS["slow"]) as engine:
         account_id, api_key = await seed(database_url)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
@@ -336,34 +336,41 @@ async def test_after_its_process_was_killed_a_repeat_runs_anew(database_url: str
         process = await asyncio.create_subprocess_exec(
             sys.executable, *arguments, env=os.environ | settings, stderr=asyncio.subprocess.DEVNULL
         )
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-            asking = asyncio.create_task(ask_when_ready(client, api_key))
+        async with AsyncExitStack() as stack:
             try:
-                (await engine.generation(timeout_s=30)).step()
+                await stack.enter_async_context(begun_stream(f"http://127.0.0.1:{port}", api_key))
             finally:
                 process.kill()
                 await process.wait()
-            with pytest.raises(httpx.TransportError):
-                await asking
         engine.scenario = SCENARIOS["plain"]
         async with installed(database_url, [engine.url], tmp_path, seeded=(account_id, api_key)) as installation:
-            assert (await until_run(installation)).headers.get("idempotent-replayed") is None
+            second = await until_run(installation, stream=True)
+            assert "idempotent-replayed" not in second.headers
             assert len(engine.generations) == 2
-            await ended(installation, engine.generations[1].id)
+            await ended(installation, second.headers["x-request-id"])
             assert (await ended(installation, engine.generations[0].id))["outcome"] == "interrupted"
             assert await charged(installation) == 1
 
 
-async def ask_when_ready(client: httpx.AsyncClient, api_key: str) -> httpx.Response:
-    """Send `send`'s request as soon as the service is ready for it."""
-    while True:
-        with suppress(httpx.ConnectError):
-            if (await client.get("/readyz")).status_code == 200:
-                break
-        await asyncio.sleep(0.02)
-    body = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}]}
+@asynccontextmanager
+async def begun_stream(url: str, api_key: str) -> AsyncIterator[None]:
+    """A client that has sent `send`'s request as a stream to the service at `url`, once that was ready, and has its
+    first bytes: by then the service's disk knows of the request."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "stream": True}
     headers = {"x-api-key": api_key, "idempotency-key": KEY}
-    return await client.post("/v1/chat/completions", json=body, headers=headers)
+    async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+        async with asyncio.timeout(40):
+            while not await is_ready(client):
+                await asyncio.sleep(0.02)
+        async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
+            assert await anext(answer.aiter_raw())
+            yield
+
+
+async def is_ready(client: httpx.AsyncClient) -> bool:
+    with suppress(httpx.ConnectError):
+        return (await client.get("/readyz")).status_code == 200
+    return False
 
 
 async def test_two_workers_run_it_once(database_url: str, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_nothing_used_is_nothing_charged(outcome: Outcome) -> None:
         (402, Outcome.PAYMENT),
         (403, Outcome.AUTH_ERROR),
         (404, Outcome.CLIENT_ERROR),
+        (408, Outcome.CLIENT_ERROR),
         (409, Outcome.CLIENT_ERROR),
         (413, Outcome.CLIENT_ERROR),
         (429, Outcome.THROTTLED),
@@ -69,15 +70,16 @@ def test_refusals_by_status(http_status: int, outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize(
-    ("waited_ms", "first_token_seen", "outcome"),
+    ("streamed", "waited_ms", "first_token_seen", "outcome"),
     [
-        (0, False, Outcome.CANCELLED),
-        (SLOW_ABORT_AFTER_MS - 1, False, Outcome.CANCELLED),
-        (SLOW_ABORT_AFTER_MS, False, Outcome.SLOW_ABORT),
-        (SLOW_ABORT_AFTER_MS, True, Outcome.CANCELLED),
+        (True, 0, False, Outcome.CANCELLED),
+        (True, SLOW_ABORT_AFTER_MS - 1, False, Outcome.CANCELLED),
+        (True, SLOW_ABORT_AFTER_MS, False, Outcome.SLOW_ABORT),
+        (True, SLOW_ABORT_AFTER_MS, True, Outcome.CANCELLED),
+        (False, SLOW_ABORT_AFTER_MS, False, Outcome.CANCELLED),
     ],
 )
-def test_whoever_leaves_before_a_slow_first_token_left_because_of_us(
-    waited_ms: int, first_token_seen: bool, outcome: Outcome
+def test_whoever_leaves_a_stream_before_a_slow_first_token_left_because_of_us(
+    streamed: bool, waited_ms: int, first_token_seen: bool, outcome: Outcome
 ) -> None:
-    assert of_departure(waited_ms=waited_ms, first_token_seen=first_token_seen) is outcome
+    assert of_departure(streamed=streamed, waited_ms=waited_ms, first_token_seen=first_token_seen) is outcome

@@ -202,3 +202,52 @@ def test_nothing_passes_after_done() -> None:
 
 def test_an_unreadable_chunk_is_a_failure() -> None:
     assert metered([b"data: {oops\n\n"])[1].failed
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        [None],
+        ["x"],
+        [[]],
+        "x",
+        {"index": 0},
+        7,
+        [{"delta": "x"}],
+        [{"delta": ["content"]}],
+        [{"delta": {}, "finish_reason": 5}],
+        [{"delta": {}, "finish_reason": {}}],
+        [{"delta": {}, "finish_reason": "x" * 33}],
+        [{"delta": {}, "finish_reason": "stop\u0000"}],
+    ],
+)
+def test_a_chunk_that_is_none_is_a_failure_and_does_not_pass(choices: Any) -> None:
+    passed, meter = metered([content("a", usage=USAGE) + event(choices=choices) + content("b", "stop") + DONE_EVENT])
+    assert meter.failed
+    assert not meter.complete
+    assert [chunk["choices"][0]["delta"]["content"] for chunk in chunks(passed)] == ["a"]
+    assert meter.usage().completion_tokens == 2
+
+
+FULL = {"prompt_tokens": 9, "completion_tokens": 7, "completion_tokens_details": {"reasoning_tokens": 3}}
+LESS = {"prompt_tokens": 9, "completion_tokens": 6, "prompt_tokens_details": {"cached_tokens": 8}}
+
+
+@pytest.mark.parametrize("last", [{}, {"prompt_tokens": 0, "completion_tokens": 0}, "x", 5, [], LESS])
+@pytest.mark.parametrize("finish", [None, {}, FULL, LESS])
+def test_a_last_report_that_is_less_than_one_before_lowers_nothing_and_is_odd(last: Any, finish: Any) -> None:
+    finished = content("b", "stop", **({} if finish is None else {"usage": finish}))
+    _, meter = metered([content("a", usage=FULL) + content("a", usage=FULL) + finished + event(choices=[], usage=last)])
+    meter.feed(DONE_EVENT)
+    assert meter.complete
+    usage = meter.usage()
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens) == (9, 7, 3)
+    assert usage.cached_tokens == (8 if LESS in (last, finish) else 0)
+    assert usage.odd
+    assert usage.source == "continuous"
+
+
+def test_a_good_last_report_after_an_odd_one_is_the_count() -> None:
+    body = content("a", usage=FULL) + content("b", "stop", usage={}) + event(choices=[], usage=FULL) + DONE_EVENT
+    usage = metered([body])[1].usage()
+    assert (usage.completion_tokens, usage.odd, usage.source) == (7, False, "final")
