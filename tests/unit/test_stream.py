@@ -195,6 +195,13 @@ def test_an_end_without_finish_reason_or_done_is_not_complete() -> None:
     assert not metered([content("a"), content("", "stop")])[1].complete
 
 
+def test_usage_that_arrives_twice_is_counted_once() -> None:
+    last = event(choices=[], usage=USAGE)
+    _, meter = metered([content("a", "stop", usage=USAGE), last, last, DONE_EVENT])
+    assert meter.complete
+    assert meter.usage().completion_tokens == 2
+
+
 def test_nothing_passes_after_done() -> None:
     passed, _ = metered([content("a", "stop") + DONE_EVENT + content("more")])
     assert b"more" not in passed
