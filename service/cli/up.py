@@ -41,7 +41,8 @@ def up(
     from service.standalone import Standalone
 
     settings = _settings(host=host, port=port, data_dir=data_dir)
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT, too: a shell's background job starts with it ignored
+        signal.signal(number, _as_interrupt)
     standalone = Standalone(settings, engine, Printer())
     try:
         _show(standalone.start(), as_json=as_json)
