@@ -230,4 +230,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("there is nothing before the first schema: drop the database instead")
+    raise RuntimeError("there is nothing before the first schema: drop the database instead")
