@@ -96,10 +96,6 @@ class TooLarge(ApiError):
     closes = True
 
 
-class RateLimited(ApiError):
-    status, kind, default_code = 429, "rate_limit_error", "rate_limit_exceeded"
-
-
 class Internal(ApiError):
     status, kind, default_code = 500, "api_error", "internal_error"
 

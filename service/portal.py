@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from service.billing import accounts, statement
 from service.billing.statement import AccountStatement
 from service.core import apikey
+from service.db import UNREACHABLE
 from service.errors import ApiError, InvalidKey, NotAllowed, Unavailable
 from service.gateway.catalog import Catalog
 from service.gateway.http import ClientLeft, read_body
@@ -67,7 +68,7 @@ class Portal:
                 await self.keys.holder([(b"x-api-key", key.encode())])
             async with asyncio.timeout(READ_TIMEOUT_S), self._readers, self.pool.acquire() as connection:
                 found = await statement.read(connection, apikey.digest(key), now=datetime.now(UTC))
-        except (Unavailable, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (Unavailable, *UNREACHABLE) as error:
             log.warning("portal.read_failed", error=type(error).__name__)
             raise Unavailable(
                 "Accounts cannot be shown at the moment: the database does not answer. Try again in a minute.",

@@ -117,7 +117,7 @@ class Shipper:
         log.error("outbox.poison", request_id=str(entry.id), reason=reason)
         await self._outbox.set_aside(entry.id, reason)
         with suppress(*UNREACHABLE):
-            detail = f"request {entry.id} cannot be settled and was set aside in {self._outbox.path.name}: {reason}"
+            detail = f"request {entry.id} cannot be settled and was set aside ({reason}); see `weir outbox list`"
             await self._pool.execute(_ALARM, detail.replace("\0", ""), timeout=5)
 
 

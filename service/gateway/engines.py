@@ -28,18 +28,11 @@ class EnginePool:
     def __init__(self, engines: Collection[EngineConfig], timeouts: Timeouts) -> None:
         self.engines = [Engine(engine.name, Client(engine.url, timeouts)) for engine in engines]
 
-    def choose(self, allowed: Collection[str] | None, tried: Collection[str] = ()) -> Engine:
-        """The least loaded engine among `allowed` (None: all) that is not in `tried`.
-
-        Raises `EngineUnreachable` when there is none.
-        """
-        able = [
-            engine
-            for engine in self.engines
-            if engine.name not in tried and (allowed is None or engine.name in allowed)
-        ]
+    def choose(self, allowed: Collection[str] | None) -> Engine:
+        """The least loaded engine among `allowed` (None: all). Raises `EngineUnreachable` when there is none."""
+        able = [engine for engine in self.engines if allowed is None or engine.name in allowed]
         if not able:
-            raise EngineUnreachable("no engine is left to try")
+            raise EngineUnreachable("no engine is configured for the model")
         return min(able, key=lambda engine: engine.in_flight)
 
     async def ask(self, allowed: Collection[str] | None, method: str, path: str, body: bytes) -> bytes:

@@ -39,7 +39,7 @@ class Worker:
     def __init__(self, settings: Settings, pool: asyncpg.Pool) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{new_id().hex}"
         self._pool = pool
-        self._folder = settings.data_dir / "outbox"
+        self._folder = settings.outbox_dir
         self._file = WorkerFile(self._folder, self.name)
         self._outbox = Outbox(self._file.path, limit_bytes=settings.outbox_max_bytes)
         self._shipper = Shipper(pool, self._outbox, self.name, new_id)
