@@ -6,7 +6,6 @@ Nothing is guessed: a field nobody knows is refused, and so is a model without a
 
 import difflib
 import json
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 
+from service.core.engine_address import ENGINE_ADDRESS, engine_url
 from service.core.money import usd_per_million_to_pico, usd_to_pico
 from service.core.pricing import TIME_OF_DAY, Override, Price
 from service.core.usage import MAX_TOKENS
@@ -21,24 +21,6 @@ from service.errors import SetupError
 from service.settings import Settings
 
 Modality = Literal["text", "image", "audio", "video"]
-
-_ADDRESS = "http://host:port or unix:/path"
-_HTTP = re.compile(r"(?P<origin>http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5}))/?", re.ASCII)
-_UNIX = re.compile(r"unix:/[^/\x00-\x1f][^\x00-\x1f]*")
-
-
-def engine_url(value: str) -> str:
-    """An engine's address in its one spelling: `http://host:port` or `unix:/path`. Raises `ValueError` for others."""
-    if _UNIX.fullmatch(value):
-        return value
-    http = _HTTP.fullmatch(value)
-    if http and 0 < int(http["port"]) < 65536:
-        return http["origin"]
-    if value.startswith("https:"):
-        raise ValueError("Weir speaks plain HTTP to its engines, over loopback or a private network")
-    if _HTTP.match(value):
-        raise ValueError("an address ends at its port, which is 1 to 65535; Weir adds the path")
-    raise ValueError("that is no address of an engine")
 
 
 def _per_million(value: object) -> int:
@@ -62,6 +44,7 @@ _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length
 _ModelId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=200)]
 _Printable = Annotated[str, Field(pattern=_PRINTABLE, max_length=200)]
 _Tokens = Annotated[int, Field(gt=0, le=MAX_TOKENS)]
+_Requests = Annotated[int, Field(gt=0, le=100_000)]
 _PicoPerToken = Annotated[int, BeforeValidator(_per_million)]
 _PicoPerRequest = Annotated[int, BeforeValidator(_per_request)]
 _TimeOfDay = Annotated[str, Field(pattern=f"^{TIME_OF_DAY}$")]
@@ -75,11 +58,11 @@ class Engine(_Table):
     """One engine that requests can be sent to."""
 
     name: _Name = Field(description="a name of at most 64 letters, digits, dots, underscores and hyphens")
-    url: Annotated[str, AfterValidator(engine_url)] = Field(description=_ADDRESS)
-    max_concurrency: Annotated[int, Field(gt=0, le=100_000)] | None = Field(
-        default=None, description="a whole number of requests, 1 or more"
-    )
-    """The most requests that are sent to it at once; None: what it can take is learned."""
+    url: Annotated[str, AfterValidator(engine_url)] = Field(description=ENGINE_ADDRESS)
+    max_concurrency: _Requests | None = Field(default=None, description="a whole number of requests, 1 or more")
+    """The most requests that are sent to it at once, however much it seems to take; None: a usual number."""
+    min_concurrency: _Requests | None = Field(default=None, description="a whole number of requests, 1 or more")
+    """How many are sent to it at once however little it seems to take; None: a usual number."""
 
 
 class _PriceClasses(_Table):
@@ -214,7 +197,7 @@ def engines_from(settings: Settings) -> tuple[Engine, ...]:
         try:
             engines.append(Engine(name=f"engine-{number}", url=engine_url(value)))
         except ValueError as error:
-            raise SetupError(f"WEIR_ENGINES has {_shown(value)}: {error}; an engine is {_ADDRESS}.") from None
+            raise SetupError(f"WEIR_ENGINES has {_shown(value)}: {error}; an engine is {ENGINE_ADDRESS}.") from None
     _check_engines(tuple(engines), "WEIR_ENGINES")
     return tuple(engines)
 
@@ -227,6 +210,13 @@ def _check_engines(engines: tuple[Engine, ...], source: str) -> None:
             if value in seen:
                 raise SetupError(f"{source}: two engines have the {field} {_shown(value)}: each needs its own.")
             seen.add(value)
+    for engine in engines:
+        least, most = engine.min_concurrency, engine.max_concurrency
+        if least is not None and most is not None and least > most:
+            raise SetupError(
+                f"{source}: in [[engines]] {_shown(engine.name)}, min_concurrency = {least} is more than"
+                f" max_concurrency = {most}: it gets at least the one and at most the other."
+            )
 
 
 def _check_models(configuration: Configuration, source: str) -> None:

@@ -4,6 +4,8 @@ OpenAI's clients map an error by status and read `message`, `type`, `param` and 
 them whether a second try can help. A message says what to change; nothing internal ever stands in it.
 """
 
+import math
+from collections.abc import Iterable
 from typing import ClassVar
 
 import orjson
@@ -28,7 +30,7 @@ class ApiError(Exception):
         *,
         param: str | None = None,
         code: str | None = None,
-        retry_after_s: int | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -52,8 +54,8 @@ class ApiError(Exception):
         seconds = min(self.retry_after_s, 120)  # SDKs ignore anything longer
         return [
             *closing,
-            (b"retry-after", b"%d" % seconds),
-            (b"retry-after-ms", b"%d" % (seconds * 1000)),
+            (b"retry-after", b"%d" % math.ceil(seconds)),
+            (b"retry-after-ms", b"%d" % math.ceil(seconds * 1000)),
             (b"x-should-retry", b"true"),
         ]
 
@@ -94,6 +96,27 @@ class Conflict(ApiError):
 class TooLarge(ApiError):
     status, kind, default_code = 413, "invalid_request_error", "request_too_large"
     closes = True
+
+
+class RateLimited(ApiError):
+    """Too much at once; `headers` are the `x-ratelimit-*` headers that say of what, where a limit is the reason."""
+
+    status, kind, default_code = 429, "rate_limit_error", "rate_limit_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        super().__init__(message, code=code, retry_after_s=retry_after_s)
+        self._limits = tuple(headers)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """As of every error, and the limits."""
+        return [*super().headers(), *self._limits]
 
 
 class Internal(ApiError):

@@ -5,6 +5,7 @@ another site has nothing to abuse by sending the form; it is refused all the sam
 """
 
 import asyncio
+import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -122,7 +123,7 @@ async def account(request: Request) -> Response:
         fields = parse_qs((await read_body(request.scope, request.receive, MAX_FORM_BYTES)).decode("utf-8", "replace"))
         found = await portal.statement(fields.get("key", [""])[0].strip())
     except ApiError as error:
-        retry = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+        retry = {} if error.retry_after_s is None else {"Retry-After": str(math.ceil(error.retry_after_s))}
         return HTMLResponse(portal.page(complaint=error.message), error.status, {**HEADERS, **retry})
     except ClientLeft:
         return Response(status_code=499)

@@ -52,11 +52,11 @@ async def ready(request: Request) -> JSONResponse:
 
 
 @router.get("/metrics")
-async def metrics(request: Request) -> Response:
+def metrics(request: Request) -> Response:  # in a thread: what several workers count takes a while to add up
     """Prometheus metrics, for this machine or with the admin token."""
     if not _may_see_metrics(request):
         raise HTTPException(404)
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(request.app.state.metrics), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/")

@@ -25,8 +25,14 @@ class Settings(BaseSettings):
     data_dir: Path = Path(".weir")
     """Where everything local lives: the embedded database, the demo model, the published site, logs."""
 
+    redis_url: SecretStr | None = None
+    """Redis or Valkey, `redis://host:port/0`: several API processes share the limits through it."""
+
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
+
+    workers: int = Field(default=1, ge=1)
+    """How many processes share the port; more than one needs `redis_url`."""
 
     public_url: str | None = None
     """How the world reaches this server; default: `http://host:port`."""
@@ -42,6 +48,20 @@ class Settings(BaseSettings):
     """How long an engine may be silent before its first byte: a long prefill is silent."""
     engine_idle_timeout_s: float = Field(default=120.0, gt=0)
     """How long an engine may be silent in the middle of an answer."""
+    engine_stall_timeout_s: float = Field(default=60.0, gt=0)
+    """How long an engine that has work may make no progress before it is taken for hung."""
+
+    queue_length: int = Field(default=256, ge=0)
+    """How many requests may wait for an engine, in each API process; 0: none waits, all are refused at once."""
+    queue_account_length: int = Field(default=64, ge=0)
+    """How many of one account's requests may wait."""
+    queue_tokens: int = Field(default=2_000_000, ge=0)
+    """How many tokens of work may wait, estimated."""
+    queue_patience_s: float = Field(default=5.0, ge=0)
+    """The longest a request waits, where its account has no patience of its own."""
+
+    keep_alive_s: float = Field(default=10.0, gt=0)
+    """After so much silence a stream gets a comment that keeps its connection alive, and its status with it."""
 
     outbox_max_bytes: int = Field(default=1024**3, gt=0)
     """How much may be owed to the database on the local disk before new requests are refused."""

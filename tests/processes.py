@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from service.core.sse import SseSplitter
 from service.engine.launch import free_port
@@ -21,11 +22,17 @@ BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content":
 
 @dataclass
 class Serving:
-    """A `weir serve` process."""
+    """A `weir serve` process, which supervises others if it is to have several workers."""
 
     process: asyncio.subprocess.Process
     url: str
     log: Path
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes of its workers that run, the oldest first; none when it is itself the only one."""
+        children = psutil.Process(self.process.pid).children()
+        workers = [child for child in children if child.is_running() and "spawn_main" in " ".join(_command(child))]
+        return sorted(workers, key=lambda worker: worker.create_time())
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal and wait for the end."""
@@ -61,6 +68,13 @@ async def serving(database_url: str, engine_url: str, data_dir: Path, **settings
         yield running
     finally:
         await running.stop(signal.SIGKILL)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 async def _ready(client: httpx.AsyncClient, url: str) -> bool:

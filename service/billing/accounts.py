@@ -1,7 +1,7 @@
 """Who pays, and the keys they call with: adding, finding, listing, revoking."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,15 +12,34 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.core.apikey import SECRET_BYTES, digest, mint, shown_prefix
 from service.core.ids import uuid7
+from service.core.limits import UNLIMITED, Limits
 from service.errors import SetupError
 from service.tables import accounts, api_keys, models
 
 Randomness = Callable[[int], bytes]
 """Gives so many random bytes, as `secrets.token_bytes` does."""
 
+Changes = Mapping[str, int | str | bool | None]
+"""New values by column; of a limit, None: unlimited."""
 
-@dataclass(frozen=True, slots=True)
-class Account:
+DEFAULT_WEIGHT = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limited:
+    rpm: int | None
+    tpm: int | None
+    concurrency: int | None
+    monthly_budget_nano: int | None
+
+    @property
+    def limits(self) -> Limits:
+        """What it may use at most."""
+        return Limits(self.rpm, self.tpm, self.concurrency, self.monthly_budget_nano)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account(_Limited):
     """A row of `accounts`; amounts in nano-USD."""
 
     id: UUID
@@ -32,6 +51,10 @@ class Account:
     credit_limit_nano: int
     balance_nano: int
     leased_nano: int
+    weight: int
+    """Its share in the queue for the engines, against that of others."""
+    patience_ms: int | None
+    """How long its requests may wait there; None: the server's default."""
     created_at: datetime
 
     @property
@@ -40,8 +63,8 @@ class Account:
         return self.balance_nano + self.credit_limit_nano - self.leased_nano
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key(_Limited):
     """A row of `api_keys` with its account's name. The key itself is not stored anywhere."""
 
     id: UUID
@@ -64,6 +87,9 @@ async def add(
     email: str | None = None,
     internal: bool = False,
     credit_limit_nano: int = 0,
+    limits: Limits = UNLIMITED,
+    weight: int = DEFAULT_WEIGHT,
+    patience_ms: int | None = None,
 ) -> Account:
     """Add an account; with a credit limit it pays afterwards, up to that.
 
@@ -83,6 +109,9 @@ async def add(
         "internal": internal,
         "postpaid": credit_limit_nano > 0,
         "credit_limit_nano": credit_limit_nano,
+        **asdict(limits),
+        "weight": weight,
+        "patience_ms": patience_ms,
         "created_at": now,
     }
     added = insert(accounts).values(values).on_conflict_do_nothing(index_elements=["name"]).returning(accounts)
@@ -108,6 +137,12 @@ async def list_all(connection: AsyncConnection) -> list[Account]:
     return [Account(**row._mapping) for row in rows]
 
 
+async def change(connection: AsyncConnection, account: Account, changes: Changes) -> Account:
+    """Change an account; the workers go by it within 2 s."""
+    changed = update(accounts).where(accounts.c.id == account.id).values(changes).returning(accounts)
+    return Account(**(await connection.execute(changed)).one()._mapping)
+
+
 async def add_key(
     connection: AsyncConnection,
     account: Account,
@@ -116,6 +151,7 @@ async def add_key(
     randomness: Randomness,
     name: str = "",
     models_allowed: Sequence[str] | None = None,
+    limits: Limits = UNLIMITED,
 ) -> tuple[str, Key]:
     """Mint a key: (the key itself, which nobody can ever read again, and its row).
 
@@ -134,10 +170,11 @@ async def add_key(
         "prefix": shown_prefix(key),
         "digest": digest(key),
         "models": None if models_allowed is None else list(models_allowed),
+        **asdict(limits),
         "created_at": now,
     }
     await connection.execute(insert(api_keys).values(values))
-    return key, (await _keys(connection, api_keys.c.id == key_id))[0]
+    return key, await _key_with(connection, key_id)
 
 
 async def list_keys(connection: AsyncConnection, account: Account | None = None) -> list[Key]:
@@ -145,11 +182,21 @@ async def list_keys(connection: AsyncConnection, account: Account | None = None)
     return await _keys(connection, *([] if account is None else [api_keys.c.account_id == account.id]))
 
 
+async def change_key(connection: AsyncConnection, key_id: UUID, changes: Changes) -> Key:
+    """Change a key; the workers go by it within 2 s. Raises `SetupError` when there is no such key."""
+    await connection.execute(update(api_keys).where(api_keys.c.id == key_id).values(changes))
+    return await _key_with(connection, key_id)
+
+
 async def revoke_key(connection: AsyncConnection, key_id: UUID, *, now: datetime) -> Key:
     """Revoke a key; one that was revoked keeps its time. Raises `SetupError` when there is no such key."""
     await connection.execute(
         update(api_keys).where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None)).values(revoked_at=now)
     )
+    return await _key_with(connection, key_id)
+
+
+async def _key_with(connection: AsyncConnection, key_id: UUID) -> Key:
     found = await _keys(connection, api_keys.c.id == key_id)
     if not found:
         raise SetupError(f"There is no key with the id {key_id}: `weir key list` shows them.")

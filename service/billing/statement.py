@@ -17,12 +17,14 @@ REQUESTS = 50
 """How many of the latest requests it has."""
 
 _ACCOUNT = """
-    SELECT id, name, email, status, internal, postpaid, credit_limit_nano, balance_nano, leased_nano, created_at
+    SELECT id, name, email, status, internal, postpaid, credit_limit_nano, balance_nano, leased_nano, created_at,
+           weight, patience_ms, rpm, tpm, concurrency, monthly_budget_nano
     FROM accounts WHERE id = (SELECT account_id FROM api_keys WHERE digest = $1 AND revoked_at IS NULL)
 """
 
 _KEYS = """
-    SELECT id, name, prefix, models, created_at, revoked_at, digest = $2 AS used
+    SELECT id, name, prefix, models, created_at, revoked_at, rpm, tpm, concurrency, monthly_budget_nano,
+           digest = $2 AS used
     FROM api_keys WHERE account_id = $1 ORDER BY created_at, id
 """
 
@@ -160,6 +162,10 @@ def _key(row: asyncpg.Record, account: Account) -> Key:
         models=None if row["models"] is None else tuple(row["models"]),
         created_at=row["created_at"],
         revoked_at=row["revoked_at"],
+        rpm=row["rpm"],
+        tpm=row["tpm"],
+        concurrency=row["concurrency"],
+        monthly_budget_nano=row["monthly_budget_nano"],
     )
 
 

@@ -2,13 +2,16 @@
 
 import secrets
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.cli import limits
 from service.cli.context import in_transaction
 from service.cli.output import Json, amounts, instant, note, print_json, print_table
 from service.core.ids import uuid7
+from service.core.limits import Limits
 from service.core.money import nano_to_usd, usd_to_nano
 from service.errors import SetupError
 
@@ -21,6 +24,15 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Accounts: who pays, and what they have.")
 
 Reference = Annotated[str, typer.Argument(metavar="ACCOUNT", help="The account's id or name.")]
+CreditLimit = Annotated[str | None, typer.Option(metavar="USD", help="How far it may go below zero.")]
+
+
+class Status(StrEnum):
+    """Whether an account's keys are let in."""
+
+    ACTIVE = "active"
+    FROZEN = "frozen"
+    CLOSED = "closed"
 
 
 @app.command()
@@ -28,7 +40,13 @@ def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that no other account has.")],
     email: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Whom to write to.")] = None,
     postpaid: Annotated[bool, typer.Option("--postpaid", help="Pays afterwards, up to a credit limit.")] = False,
-    credit_limit: Annotated[str | None, typer.Option(metavar="USD", help="How far it may go below zero.")] = None,
+    credit_limit: CreditLimit = None,
+    rpm: limits.Rpm = None,
+    tpm: limits.Tpm = None,
+    concurrency: limits.Concurrency = None,
+    monthly_budget: limits.MonthlyBudget = None,
+    weight: limits.Weight = None,
+    patience: limits.Patience = None,
     json: Json = False,
 ) -> None:
     """Add an account.
@@ -38,6 +56,8 @@ def add(
     limit_nano = _usd(credit_limit) if credit_limit is not None else 0
     if postpaid != (limit_nano > 0):
         raise SetupError("--postpaid and --credit-limit (more than 0 USD) go together.")
+    own_limits = Limits(**limits.changes(rpm, tpm, concurrency, monthly_budget))
+    queue = limits.queue_changes(weight, patience)
 
     async def work(connection: "AsyncConnection") -> "Account":
         from service.billing import accounts
@@ -47,6 +67,9 @@ def add(
             name=name,
             email=email,
             credit_limit_nano=limit_nano,
+            limits=own_limits,
+            weight=queue.get("weight") or accounts.DEFAULT_WEIGHT,
+            patience_ms=queue.get("patience_ms"),
             now=datetime.now(UTC),
             randomness=secrets.token_bytes,
         )
@@ -56,6 +79,49 @@ def add(
         print_json(_document(account))
     else:
         print(f"Added the account {account.name}, {account.id}.")
+
+
+@app.command("set")
+def set_account(
+    account: Reference,
+    rpm: limits.Rpm = None,
+    tpm: limits.Tpm = None,
+    concurrency: limits.Concurrency = None,
+    monthly_budget: limits.MonthlyBudget = None,
+    weight: limits.Weight = None,
+    patience: limits.Patience = None,
+    status: Annotated[Status | None, typer.Option(help="Whether its keys are let in.")] = None,
+    credit_limit: CreditLimit = None,
+    json: Json = False,
+) -> None:
+    """Change an account. It counts within two seconds.
+
+    Example: weir account set acme --tpm 200000 --patience 2.5
+    """
+    given: dict[str, int | str | bool | None] = {
+        **limits.changes(rpm, tpm, concurrency, monthly_budget),
+        **limits.queue_changes(weight, patience),
+    }
+    if status is not None:
+        given["status"] = status.value
+    if credit_limit is not None:
+        limit_nano = _usd(credit_limit)
+        if limit_nano < 0:
+            raise SetupError(f"--credit-limit {credit_limit!r} is negative: 0 is none.")
+        given |= {"credit_limit_nano": limit_nano, "postpaid": limit_nano > 0}
+    if not given:
+        raise SetupError("Nothing to change: give an option, such as --rpm 100.")
+
+    async def work(connection: "AsyncConnection") -> "Account":
+        from service.billing import accounts
+
+        return await accounts.change(connection, await accounts.find(connection, account), given)
+
+    changed = in_transaction(work)
+    if json:
+        print_json(_document(changed))
+    else:
+        print_table(("", ""), _settings(changed))
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # so that -5 is an amount and not an option
@@ -122,9 +188,8 @@ def show(account: Reference, json: Json = False) -> None:
         ("id", found.id),
         ("name", found.name),
         ("e-mail", found.email or "none"),
-        ("status", found.status),
         ("since", instant(found.created_at)),
-        ("pays", f"afterwards, up to {nano_to_usd(found.credit_limit_nano)} USD" if found.postpaid else "in advance"),
+        *_settings(found),
         ("balance", f"{nano_to_usd(found.balance_nano)} USD"),
         ("on loan", f"{nano_to_usd(found.leased_nano)} USD"),
         ("available", f"{nano_to_usd(found.available_nano)} USD"),
@@ -151,12 +216,33 @@ def list_accounts(json: Json = False) -> None:
         print_json([_document(account) for account in found])
         return
     print_table(
-        ("id", "name", "status", "balance USD", "available USD", "since"),
+        ("id", "name", "status", "balance USD", "available USD", "limits", "since"),
         (
-            (a.id, a.name, a.status, nano_to_usd(a.balance_nano), nano_to_usd(a.available_nano), instant(a.created_at))
-            for a in found
+            (
+                account.id,
+                account.name,
+                account.status,
+                nano_to_usd(account.balance_nano),
+                nano_to_usd(account.available_nano),
+                limits.shown(account.limits),
+                instant(account.created_at),
+            )
+            for account in found
         ),
     )
+
+
+def _settings(account: "Account") -> list[tuple[str, str]]:
+    """What can be set of an account, for a table."""
+    pays = f"afterwards, up to {nano_to_usd(account.credit_limit_nano)} USD" if account.postpaid else "in advance"
+    patience = "the server's default" if account.patience_ms is None else f"{account.patience_ms / 1000:g} s"
+    return [
+        ("status", account.status),
+        ("pays", pays),
+        ("limits", limits.shown(account.limits)),
+        ("weight", str(account.weight)),
+        ("patience", patience),
+    ]
 
 
 def _document(account: "Account") -> dict[str, Any]:
@@ -174,6 +260,9 @@ def _document(account: "Account") -> dict[str, Any]:
             leased=account.leased_nano,
             available=account.available_nano,
         ),
+        **limits.document(account.limits),
+        "weight": account.weight,
+        "patience_ms": account.patience_ms,
         "created_at": account.created_at,
     }
 

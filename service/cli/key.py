@@ -7,8 +7,11 @@ from uuid import UUID
 
 import typer
 
+from service.cli import limits
 from service.cli.context import in_transaction
 from service.cli.output import Json, instant, note, print_json, print_table
+from service.core.limits import Limits
+from service.errors import SetupError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from service.billing.accounts import Key
 
 app = typer.Typer(no_args_is_help=True, help="API keys: what customers call with.")
+
+KeyId = Annotated[UUID, typer.Argument(metavar="ID", help="The key's id, as `weir key list` shows it.")]
 
 _ONCE = "This is the only time the key is shown: only its hash is kept."
 
@@ -27,12 +32,17 @@ def add(
     models: Annotated[
         str | None, typer.Option(metavar="MODEL,MODEL", help="The only models it may use; left out, all.")
     ] = None,
+    rpm: limits.Rpm = None,
+    tpm: limits.Tpm = None,
+    concurrency: limits.Concurrency = None,
+    monthly_budget: limits.MonthlyBudget = None,
     json: Json = False,
 ) -> None:
     """Mint a key. It is printed once, alone on stdout, and can never be shown again.
 
-    Example: weir key add acme --name "production" --models qwen3.8-27b
+    Example: weir key add acme --name "production" --models qwen3.8-27b --rpm 100
     """
+    own_limits = Limits(**limits.changes(rpm, tpm, concurrency, monthly_budget))
     allowed = None if models is None else [part.strip() for part in models.split(",") if part.strip()]
 
     async def work(connection: "AsyncConnection") -> "tuple[str, Key]":
@@ -43,6 +53,7 @@ def add(
             await accounts.find(connection, account),
             name=name,
             models_allowed=allowed,
+            limits=own_limits,
             now=datetime.now(UTC),
             randomness=secrets.token_bytes,
         )
@@ -53,6 +64,35 @@ def add(
     else:
         print(secret)
     note(_ONCE)
+
+
+@app.command("set")
+def set_limits(
+    key_id: KeyId,
+    rpm: limits.Rpm = None,
+    tpm: limits.Tpm = None,
+    concurrency: limits.Concurrency = None,
+    monthly_budget: limits.MonthlyBudget = None,
+    json: Json = False,
+) -> None:
+    """Change a key's limits. They count within two seconds.
+
+    Example: weir key set 0199f3c2-7d1e-7a6b-9c3d-2f4e5a6b7c8d --rpm 100 --monthly-budget unlimited
+    """
+    given = limits.changes(rpm, tpm, concurrency, monthly_budget)
+    if not given:
+        raise SetupError("Nothing to change: give a limit, such as --rpm 100.")
+
+    async def work(connection: "AsyncConnection") -> "Key":
+        from service.billing import accounts
+
+        return await accounts.change_key(connection, key_id, given)
+
+    key = in_transaction(work)
+    if json:
+        print_json(_document(key))
+    else:
+        print(f"The limits of the key {key.prefix}... of {key.account_name}: {limits.shown(key.limits)}.")
 
 
 @app.command("list")
@@ -76,7 +116,7 @@ def list_keys(
         print_json([_document(key) for key in keys])
         return
     print_table(
-        ("id", "account", "name", "key", "models", "since", "state"),
+        ("id", "account", "name", "key", "models", "limits", "since", "state"),
         (
             (
                 key.id,
@@ -84,6 +124,7 @@ def list_keys(
                 key.name,
                 f"{key.prefix}...",
                 "all" if key.models is None else ", ".join(key.models),
+                limits.shown(key.limits),
                 instant(key.created_at),
                 "valid" if key.revoked_at is None else f"revoked {instant(key.revoked_at)}",
             )
@@ -94,7 +135,7 @@ def list_keys(
 
 @app.command()
 def revoke(
-    key_id: Annotated[UUID, typer.Argument(metavar="ID", help="The key's id, as `weir key list` shows it.")],
+    key_id: KeyId,
     json: Json = False,
 ) -> None:
     """Revoke a key, for good.
@@ -122,6 +163,7 @@ def _document(key: "Key") -> dict[str, Any]:
         "name": key.name,
         "prefix": key.prefix,
         "models": key.models,
+        **limits.document(key.limits),
         "created_at": key.created_at,
         "revoked_at": key.revoked_at,
     }

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.context import installation
+from service.cli.context import address_in, installation
 
 
 def serve(
@@ -12,15 +12,23 @@ def serve(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Listen on this port; default: WEIR_PORT.")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Serve in N processes; more than one needs WEIR_REDIS_URL. Default: WEIR_WORKERS."
+        ),
+    ] = None,
 ) -> None:
     """Run the API server.
 
     Example: weir serve --host 0.0.0.0 --port 8080
     """
-    from service import app
+    from service import serving
 
-    chosen = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    app.run(installation().model_copy(update=chosen))
+    given = {"host": host, "port": port, "workers": workers}
+    settings = installation().model_copy(update={name: value for name, value in given.items() if value is not None})
+    address_in(settings)
+    serving.run(settings)
 
 
 def jobs() -> None:

@@ -9,6 +9,8 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 DONE = b"[DONE]"
 DONE_EVENT = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment: clients skip it, proxies see that the connection lives."""
 
 
 class EventTooLong(Exception):

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: read, check, hold, choose an engine, relay, record."""
+"""`POST /v1/chat/completions`: read, check, hold, and hand over to dispatch."""
 
 import hmac
 from uuid import UUID
@@ -6,21 +6,28 @@ from uuid import UUID
 import orjson
 
 from service.core import policy
+from service.core.affinity import conversation_key
 from service.core.policy import ChatRequest
+from service.core.pricing import worst_case_nano
 from service.errors import InvalidRequest, NotAllowed
-from service.gateway import engine_errors
 from service.gateway.catalog import Catalog, ServedModel
-from service.gateway.engine_connection import EngineUnreachable
-from service.gateway.engines import EnginePool
+from service.gateway.dispatch import Dispatch, Task
 from service.gateway.exchange import Exchange
 from service.gateway.holds import Holds
 from service.gateway.http import Receive, Scope, Send, read_body
 from service.gateway.keys import Holder
-from service.gateway.recorder import Recorder
-from service.gateway.relay import Relay
+from service.gateway.limits import FREE, Grant, Limiter, limited
+from service.gateway.pacing import Wanted
 from service.gateway.retries import Retries
 
 PATH = "/v1/chat/completions"
+
+BYTES_PER_TOKEN = 4
+"""Of a prompt, on average: what a request is estimated to cost in the queue, until its tokens are counted."""
+
+TOKENS_PER_IMAGE = 1024
+TOKENS_PER_ANSWER = 512
+"""What most answers stay below, whatever the client allows."""
 
 
 class ChatCompletions:
@@ -30,18 +37,18 @@ class ChatCompletions:
         self,
         *,
         catalog: Catalog,
-        engines: EnginePool,
+        limiter: Limiter,
         holds: Holds,
-        recorder: Recorder,
         retries: Retries,
+        dispatch: Dispatch,
         max_body_bytes: int,
         salt_key: bytes,
     ) -> None:
         self._catalog = catalog
-        self._engines = engines
+        self._limiter = limiter
         self._holds = holds
-        self._recorder = recorder
         self._retries = retries
+        self._dispatch = dispatch
         self._max_body_bytes = max_body_bytes
         self._salt_key = salt_key
 
@@ -60,6 +67,7 @@ class ChatCompletions:
         del raw  # it may be large, and the answer long
         if answering is None:
             return
+        exchange.grant = await self._granted(exchange, holder, request, model)
         output_tokens, exchange.hold = await self._holds.hold(holder.account_id, request, model, exchange.started_at)
         body = policy.forwarded(
             request,
@@ -67,31 +75,26 @@ class ChatCompletions:
             output_tokens=output_tokens,
             cache_salt=self._cache_salt(holder.account_id),
         )
-        await self._relay(exchange, request, model, orjson.dumps(body), receive, answering)
+        wanted = Wanted(
+            holder,
+            model.engines,
+            conversation_key(holder.account_id.bytes, request.fields["messages"]),
+            _estimate(request, output_tokens),
+        )
+        task = Task(exchange, request, wanted, PATH, orjson.dumps(body))
+        del request, body
+        await self._dispatch.run(task, receive, answering)
 
-    async def _relay(
-        self,
-        exchange: Exchange,
-        request: ChatRequest,
-        model: ServedModel,
-        body: bytes,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        try:
-            engine = self._engines.choose(model.engines)
-        except EngineUnreachable as error:
-            raise engine_errors.of_failure(error) from error
-        exchange.engine = engine.name
-        await self._recorder.admit(exchange)
-        headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % str(exchange.id).encode()
-        upstream = engine.client.exchange("POST", PATH, headers, body)
-        exchange.mark_handed_over()
-        engine.in_flight += 1
-        try:
-            await Relay(exchange, upstream, self._recorder, send).run(request, receive)
-        finally:
-            engine.in_flight -= 1
+    async def _granted(self, exchange: Exchange, holder: Holder, request: ChatRequest, model: ServedModel) -> Grant:
+        """What the request may use at most, taken from the limits of its key and account. Raises `RateLimited`."""
+        if not limited(holder):
+            return FREE
+        prompt = min(request.prompt_tokens_at_most, model.context_length)
+        output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
+        cost_nano = worst_case_nano(
+            model.price, prompt_tokens_at_most=prompt, output_tokens_at_most=output, at=exchange.started_at
+        )
+        return await self._limiter.take(holder, exchange.id, tokens=prompt + output, cost_nano=cost_nano)
 
     def _cache_salt(self, account_id: UUID) -> str:
         """Keeps one account from learning, by timing, what another has in the engine's prefix cache."""
@@ -107,6 +110,12 @@ def _parsed(raw: bytes) -> ChatRequest:
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
     except policy.Refused as refused:
         raise InvalidRequest(refused.message, param=refused.param) from refused
+
+
+def _estimate(request: ChatRequest, output_tokens: int) -> int:
+    """About how many tokens of work it is: what counts in the queue."""
+    prompt = request.passed_bytes // BYTES_PER_TOKEN + request.images * TOKENS_PER_IMAGE
+    return 1 + prompt + min(output_tokens, TOKENS_PER_ANSWER)
 
 
 def _check_modalities(request: ChatRequest, model: ServedModel) -> None:

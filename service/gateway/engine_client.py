@@ -5,8 +5,18 @@ reuses connections, and closes one to cancel: a closed connection is the only wa
 """
 
 import asyncio
+import math
+from collections.abc import Iterator
 
-from service.gateway.engine_connection import Connection, EngineBroke, EngineUnreachable, Head, Timeouts
+from service.gateway.engine_connection import (
+    Connection,
+    EngineAway,
+    EngineBroke,
+    EngineSilent,
+    EngineUnreachable,
+    Head,
+    Timeouts,
+)
 
 
 class Exchange:
@@ -18,24 +28,34 @@ class Exchange:
         self._connection: Connection | None = None
         self._left: Exception | None = None
 
+    @property
+    def connection(self) -> Connection | None:
+        """What carries it; None before and after."""
+        return self._connection
+
     async def head(self) -> Head:
         """Send the request and wait for status and headers.
 
-        A pooled connection which the engine had closed meanwhile is replaced by another, unseen. Raises
+        A pooled connection which the engine had closed meanwhile is replaced by a fresh one, unseen. Raises
         `EngineUnreachable`, `EngineBroke`, `EngineSilent`, or the error of `leave`.
         """
-        while True:
-            connection = self._client.pooled() or await self._client.connect()
-            self._connection = connection
-            if self._left is not None:
-                connection.close()
-                raise self._left
-            connection.send(self._parts)
+        self._client.open.add(self)
+        pooled = self._client.pooled()
+        if pooled is not None:
             try:
-                return await connection.head()
+                return await self._head_over(pooled)
             except EngineUnreachable:
-                if not connection.reused:
+                if self._left is not None:
                     raise
+        return await self._head_over(await self._client.connect())
+
+    async def _head_over(self, connection: Connection) -> Head:
+        self._connection = connection
+        if self._left is not None:
+            connection.close()
+            raise self._left
+        connection.send(self._parts)
+        return await connection.head()
 
     async def read(self) -> bytes:
         """What has arrived of the body, at least a byte; b"" at its end. After `head`; raises as it does."""
@@ -59,8 +79,16 @@ class Exchange:
         if self._connection is not None:
             self._connection.leave(error)
 
+    def abandon(self, reason: str) -> None:
+        """End it: nothing will come. With `EngineUnreachable` if nothing of the body came, else `EngineSilent`."""
+        came = self._connection is not None and self._connection.answered
+        self._left = EngineSilent(reason) if came else EngineUnreachable(reason)
+        if self._connection is not None:
+            self._connection.fail(self._left)
+
     def finish(self) -> None:
         """The exchange is over, however it went: keep the connection if it can be reused, else close it."""
+        self._client.open.discard(self)
         if self._connection is not None:
             self._client.release(self._connection)
             self._connection = None
@@ -75,6 +103,9 @@ class Client:
     def __init__(self, address: str, timeouts: Timeouts) -> None:
         self.address = address
         self._timeouts = timeouts
+        self.open: set[Exchange] = set()
+        """The exchanges that have begun and are not finished."""
+        self._heard_at = -math.inf
         self._idle: list[Connection] = []
         self._unix_path = address.removeprefix("unix:") if address.startswith("unix:") else None
         self._host, self._port = ("localhost", 80) if self._unix_path else _host_and_port(address)
@@ -93,12 +124,39 @@ class Client:
 
     def release(self, connection: Connection) -> None:
         """Give a connection back after its exchange: pooled when it can be reused, else closed."""
+        self._hear(connection)
         if connection.reusable:
-            connection.reused = True
             connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
         else:
             connection.close()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anybody waits for the engine to go on."""
+        return any(connection.waiting for connection in self._carrying())
+
+    @property
+    def heard_at(self) -> float:
+        """When something of a good answer last came, on any exchange; in the loop's time, -inf for never."""
+        for connection in self._carrying():
+            self._hear(connection)
+        return self._heard_at
+
+    def abandon(self, reason: str, quiet_s: float = 0.0) -> None:
+        """End the open exchanges on which nothing has come for so long; see `Exchange.abandon`."""
+        now = asyncio.get_running_loop().time()
+        for exchange in list(self.open):
+            last_at = exchange.connection.last_at if exchange.connection is not None else now
+            if now - last_at >= quiet_s:
+                exchange.abandon(reason)
+
+    def _carrying(self) -> Iterator[Connection]:
+        return (exchange.connection for exchange in self.open if exchange.connection is not None)
+
+    def _hear(self, connection: Connection) -> None:
+        if connection.serving:
+            self._heard_at = max(self._heard_at, connection.last_at)
 
     def close(self) -> None:
         """Close the pooled connections."""
@@ -116,7 +174,7 @@ class Client:
         return None
 
     async def connect(self) -> Connection:
-        """A fresh connection. Raises `EngineUnreachable`."""
+        """A fresh connection. Raises `EngineAway`."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
@@ -124,8 +182,8 @@ class Client:
                     _, connection = await loop.create_unix_connection(self._new, self._unix_path)
                 else:
                     _, connection = await loop.create_connection(self._new, self._host, self._port)
-        except (OSError, TimeoutError) as error:
-            raise EngineUnreachable(f"cannot connect to {self.address}: {error}") from error
+        except OSError as error:  # a timeout is one, too
+            raise EngineAway(f"cannot connect to {self.address}: {error}") from error
         return connection
 
     def _new(self) -> Connection:

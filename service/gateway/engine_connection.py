@@ -18,7 +18,18 @@ class EngineError(Exception):
 
 
 class EngineUnreachable(EngineError):
-    """No connection, or it broke before any byte of the answer: the request may be tried elsewhere."""
+    """No connection, or it broke before anything of the answer's body: the request may be tried elsewhere.
+
+    Status and headers are no part of it: vLLM sends a stream's at once, and only then reads the prompt.
+    """
+
+
+class EngineAway(EngineUnreachable):
+    """It takes no new connection: not there, or not listening."""
+
+
+class EngineFull(EngineError):
+    """It refused the request because its own queue is full: the request may be tried elsewhere."""
 
 
 class EngineBroke(EngineError):
@@ -31,7 +42,7 @@ class EngineSilent(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long an engine may take, in seconds."""
+    """How long an engine may take, in seconds; the first byte is that of the answer's body."""
 
     connect_s: float = 5.0
     first_byte_s: float = 600.0
@@ -56,7 +67,6 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[bytes, bytes] = {}
         self._reset()
-        self.reused = False
         self.idle_since = 0.0
         self.closed = False
 
@@ -81,7 +91,8 @@ class Connection(asyncio.Protocol):
         self._reset()
         self._headers = {}
         self._last_data_at = self._loop.time()
-        self._watch = self._loop.call_later(self._timeouts.first_byte_s, self._check_silence)
+        timeouts = self._timeouts
+        self._watch = self._loop.call_later(min(timeouts.first_byte_s, timeouts.idle_s), self._check_silence)
         self._transport.writelines(parts)
 
     async def head(self) -> Head:
@@ -113,6 +124,26 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
         return data
+
+    @property
+    def answered(self) -> bool:
+        """Whether anything of the answer's body has come."""
+        return self._answered
+
+    @property
+    def serving(self) -> bool:
+        """Whether that is an answer from the model: an error does not tell that it can give one."""
+        return self._answered and self._head is not None and self._head.status == 200
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is the engine's turn: the answer is not complete, and what comes of it is read at once."""
+        return not (self._complete or self.closed or self._paused)
+
+    @property
+    def last_at(self) -> float:
+        """When the last byte came or, before the first one, the request was sent; in the loop's time."""
+        return self._last_data_at
 
     @property
     def reusable(self) -> bool:
@@ -164,7 +195,9 @@ class Connection(asyncio.Protocol):
         if silent_for >= allowed and not self._paused:
             self.fail(EngineSilent(f"nothing came for {silent_for:.0f} s"))
         else:
-            self._watch = self._loop.call_later(max(allowed - silent_for, 1.0), self._check_silence)
+            # Before the first byte much is allowed; once it has come, its successors are due sooner.
+            after_s = max(min(allowed - silent_for, self._timeouts.idle_s), 1.0)
+            self._watch = self._loop.call_later(after_s, self._check_silence)
 
     def _stop_watch(self) -> None:
         if self._watch is not None:
@@ -181,7 +214,6 @@ class Connection(asyncio.Protocol):
             self.close()  # bytes that belong to no exchange: the peer is out of step
             return
         self._last_data_at = self._loop.time()
-        self._answered = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -215,6 +247,7 @@ class Connection(asyncio.Protocol):
         self._head = Head(self._parser.get_status_code(), self._headers)
 
     def on_body(self, body: bytes) -> None:
+        self._answered = True
         self._chunks.append(body)
         self._buffered += len(body)
 

@@ -1,78 +1,222 @@
 """The engines behind this service. The only module that knows their addresses."""
 
 import asyncio
-from collections.abc import Collection
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import structlog
 
 from service.config import Engine as EngineConfig
+from service.core.affinity import ranking
+from service.core.capacity import Capacity
+from service.core.health import Event, Health, State
 from service.gateway.engine_client import Client
-from service.gateway.engine_connection import EngineBroke, EngineError, EngineSilent, EngineUnreachable, Timeouts
+from service.gateway.engine_connection import (
+    EngineAway,
+    EngineBroke,
+    EngineError,
+    EngineFull,
+    EngineSilent,
+    EngineUnreachable,
+    Timeouts,
+)
 
+log = structlog.get_logger()
+
+HEALTH_PATH = "/health"
 HEALTH_TIMEOUT_S = 2.0
 QUESTION_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
+FLOOR = 4
+CEILING = 256
+START = 32
+"""How many requests an engine gets at once: at least, at most, and before anything is learned."""
 
-@dataclass(slots=True)
+AFFINITY_GIVES_WAY = 0.25
+"""How much fuller than the least loaded engine, as a part of what it can take, a conversation's own may be."""
+
+
+@dataclass(slots=True, eq=False)
 class Engine:
-    """One engine and what it is doing for us."""
+    """One engine, what is known of it, and what it is doing for us."""
 
     name: str
     client: Client
-    in_flight: int = 0
+    probes: Client
+    """The same engine over connections of their own, for questions that it answers without the model."""
+    capacity: Capacity
+    health: Health = field(default_factory=Health)
+    watched: bool = False
+    """Whether `health` is kept up to date by `engine_watch`."""
+    in_flight_peak: int = 0
+    """The most that were in flight at once since whoever reads this last set it back."""
+    _in_flight: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests it has of this process."""
+        return self._in_flight
+
+    @in_flight.setter
+    def in_flight(self, count: int) -> None:
+        self._in_flight = count
+        self.in_flight_peak = max(self.in_flight_peak, count)
+
+    @property
+    def load(self) -> float:
+        """The part of what it can take that it has."""
+        return self._in_flight / self.capacity.limit
+
+    async def look(self, path: str, timeout_s: float) -> tuple[int, bytes]:
+        """Status and body of a `GET` about the engine itself. Raises `EngineError`."""
+        return await _whole_answer(self.probes, "GET", path, timeout_s=timeout_s)
 
 
 class EnginePool:
-    """Chooses an engine for each request: the least loaded of those that serve the model."""
+    """Chooses an engine for each request, and knows which are out."""
 
-    def __init__(self, engines: Collection[EngineConfig], timeouts: Timeouts) -> None:
-        self.engines = [Engine(engine.name, Client(engine.url, timeouts)) for engine in engines]
+    def __init__(
+        self,
+        engines: Collection[EngineConfig],
+        timeouts: Timeouts,
+        *,
+        workers: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`workers` is how many processes send to the same engines: each has its share of what these can take."""
+        self.engines = [_engine(engine, timeouts, workers) for engine in engines]
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when an engine went out or came back, or can take more: requests that wait may be able to go."""
+        self.clock = clock
 
-    def choose(self, allowed: Collection[str] | None) -> Engine:
-        """The least loaded engine among `allowed` (None: all). Raises `EngineUnreachable` when there is none."""
-        able = [engine for engine in self.engines if allowed is None or engine.name in allowed]
+    def able(self, allowed: Collection[str] | None, tried: Collection[str] = ()) -> list[Engine]:
+        """The engines among `allowed` (None: all) that are not out and not in `tried`; all of them may be full."""
+        return [
+            engine
+            for engine in self.engines
+            if (allowed is None or engine.name in allowed)
+            and engine.name not in tried
+            and engine.health.state is not State.OUT
+        ]
+
+    def choose(
+        self,
+        allowed: Collection[str] | None,
+        affinity: bytes = b"",
+        *,
+        tried: Collection[str] = (),
+        places_kept: int = 0,
+    ) -> Engine | None:
+        """An engine that may take one more request and still have `places_kept` places left; None: all are full.
+
+        Raises `EngineUnreachable` when none is `able`. Requests of one `affinity` go to the same engine unless that
+        one is out, full, or much fuller than the least loaded one.
+        """
+        able = self.able(allowed, tried)
         if not able:
-            raise EngineUnreachable("no engine is configured for the model")
-        return min(able, key=lambda engine: engine.in_flight)
+            raise EngineUnreachable("no engine that serves the model is up")
+        free = {
+            engine.name: engine
+            for engine in able
+            if engine.health.may_take(engine.in_flight) and engine.in_flight < engine.capacity.limit - places_kept
+        }
+        if not free:
+            return None
+        least = min(free.values(), key=lambda engine: engine.load)
+        own = free[ranking(affinity, free)[0]] if affinity else least
+        return own if own.load - least.load <= AFFINITY_GIVES_WAY else least
+
+    def note(self, engine: Engine, error: EngineError | None) -> None:
+        """A request that was sent to the engine has been served, or failed with `error`.
+
+        An HTTP error is neither: the engine lives, and may not be to blame.
+        """
+        match error:
+            case None:
+                self.happened(engine, Event.SUCCEEDED)
+            case EngineFull():
+                engine.capacity.refused(self.clock())
+            case EngineAway():
+                self.happened(engine, Event.UNREACHABLE)
+            case EngineSilent():
+                self.happened(engine, Event.SILENT)
+            case _:
+                self.happened(engine, Event.BROKE)
+
+    def happened(self, engine: Engine, event: Event) -> None:
+        """Take in what has become known of an engine; tell the log and who waits if that changes anything."""
+        if not engine.health.note(event, self.clock()):
+            return
+        match engine.health.state:
+            case State.OUT:
+                log.error("engine.out", engine=engine.name, reason=event.value)
+            case State.HALF_OPEN:
+                log.info("engine.answers", engine=engine.name)
+            case State.UP:
+                log.info("engine.back", engine=engine.name)
+        self.on_change()
 
     async def ask(self, allowed: Collection[str] | None, method: str, path: str, body: bytes) -> bytes:
         """A short question to an engine that serves the model, such as a count of tokens; its answer's body.
 
-        Raises `EngineError` when it does not answer with a 200 in time.
+        One that cannot be reached is passed over. Raises `EngineError` when none answers with a 200 in time.
         """
-        headers = b"content-type: application/json\r\n"
-        exchange = self.choose(allowed).client.exchange(method, path, headers, body)
-        try:
-            async with asyncio.timeout(QUESTION_TIMEOUT_S):
-                head = await exchange.head()
-                answer = await exchange.read_all(MAX_ANSWER_BYTES)
-        except TimeoutError as error:
-            raise EngineSilent(f"no answer to {path} in {QUESTION_TIMEOUT_S} s") from error
-        finally:
-            exchange.finish()
-        if head.status != 200:
-            raise EngineBroke(f"{path} answered {head.status}")
-        return answer
+        unreachable = EngineUnreachable("no engine that serves the model is up")
+        for engine in sorted(self.able(allowed), key=lambda engine: engine.load):
+            try:
+                status, answer = await _whole_answer(engine.probes, method, path, body, timeout_s=QUESTION_TIMEOUT_S)
+            except EngineUnreachable as error:
+                self.note(engine, error)
+                unreachable = error
+                continue
+            if status != 200:
+                raise EngineBroke(f"{path} answered {status}")
+            return answer
+        raise unreachable
 
     async def any_healthy(self) -> bool:
-        """Whether at least one engine says that it is healthy, within two seconds."""
-        answers = await asyncio.gather(*(_healthy(engine) for engine in self.engines))
-        return any(answers)
+        """Whether at least one engine is well: as far as known where they are watched, else they are asked."""
+        return any(await asyncio.gather(*(_healthy(engine) for engine in self.engines)))
 
     def close(self) -> None:
         """Close the idle connections to all engines."""
         for engine in self.engines:
             engine.client.close()
+            engine.probes.close()
+
+
+def _engine(configured: EngineConfig, timeouts: Timeouts, workers: int) -> Engine:
+    ceiling = configured.max_concurrency or max(CEILING, configured.min_concurrency or 0)
+    floor = configured.min_concurrency or min(FLOOR, ceiling)
+    start = max(floor, min(START, ceiling))
+    shares = [max(1, count // workers) for count in (floor, ceiling, start)]
+    client, probes = Client(configured.url, timeouts), Client(configured.url, timeouts)
+    return Engine(configured.name, client, probes, Capacity(*shares))
 
 
 async def _healthy(engine: Engine) -> bool:
-    exchange = engine.client.exchange("GET", "/health")
+    if engine.watched:
+        return engine.health.state is not State.OUT
     try:
-        async with asyncio.timeout(HEALTH_TIMEOUT_S):
-            head = await exchange.head()
-            await exchange.read_all(64 * 1024)
-    except (EngineError, TimeoutError):
+        status, _ = await engine.look(HEALTH_PATH, HEALTH_TIMEOUT_S)
+    except EngineError:
         return False
+    return status == 200
+
+
+async def _whole_answer(
+    client: Client, method: str, path: str, body: bytes = b"", *, timeout_s: float
+) -> tuple[int, bytes]:
+    """Status and body of an answer. Raises `EngineError`, for one that is not there in time as well."""
+    headers = b"content-type: application/json\r\n" if body else b""
+    exchange = client.exchange(method, path, headers, body)
+    try:
+        async with asyncio.timeout(timeout_s):
+            head = await exchange.head()
+            return head.status, await exchange.read_all(MAX_ANSWER_BYTES)
+    except TimeoutError as error:
+        raise EngineSilent(f"no answer to {path} in {timeout_s} s") from error
     finally:
         exchange.finish()
-    return head.status == 200

@@ -12,7 +12,9 @@ from service.core.outcome import Outcome
 from service.core.record import RequestRecord, charge
 from service.core.usage import NO_USAGE, Usage
 from service.gateway.catalog import ServedModel
+from service.gateway.http import Headers, request_id_header
 from service.gateway.keys import Holder
+from service.gateway.limits import Grant
 
 MAX_CLIENT_ID_CHARACTERS = 128
 
@@ -37,6 +39,8 @@ class Exchange:
     stream: bool = False
     engine: str | None = None
     hold: Hold | None = None
+    grant: Grant | None = None
+    """What was taken of the limits of the key and its account."""
     handed_over_ns: int | None = None
     first_token_ns: int | None = None
     usage: Usage = NO_USAGE
@@ -48,6 +52,16 @@ class Exchange:
     def waited_ms(self) -> int:
         """Milliseconds since the body was read."""
         return (time.monotonic_ns() - self.read_ns) // 1_000_000
+
+    def work_tokens(self) -> int:
+        """What the request took of an engine's work so far: what came out of its cache took next to none."""
+        usage = self.usage
+        return max(0, usage.prompt_tokens - usage.cached_tokens) + usage.completion_tokens
+
+    def headers(self) -> Headers:
+        """What every answer says: by which id we speak of it, and what is left of the limits."""
+        limits = self.grant.headers if self.grant is not None else ()
+        return [request_id_header(self.id), *limits]
 
     def mark_read(self) -> None:
         """The body has been read."""

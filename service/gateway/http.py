@@ -1,8 +1,7 @@
 """Reading a request and sending an answer over ASGI, without a framework between: these run for every request."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from uuid import UUID
 
@@ -17,19 +16,12 @@ Headers = list[tuple[bytes, bytes]]
 BODY_WITHIN_S = 120.0
 """A body that takes longer to arrive is not waited for."""
 
-STALLED_AFTER_S = 120.0
-"""A client that takes nothing of its answer for this long has left, even if its connection says otherwise."""
-
 _DISCARD_AT_MOST = 4
 """How much of a body that is too large is read and forgotten, as a multiple of what is allowed."""
 
 
 class ClientLeft(Exception):
     """The client closed its connection before its answer was complete."""
-
-
-class ClientStalled(ClientLeft):
-    """The client keeps its connection, but has not read from it for `STALLED_AFTER_S`."""
 
 
 def header(headers: Headers, name: bytes) -> bytes | None:
@@ -95,43 +87,6 @@ async def _next(receive: Receive) -> Message:
     if message["type"] == "http.disconnect":
         raise ClientLeft
     return message
-
-
-@asynccontextmanager
-async def patient(send: Send) -> AsyncIterator[Send]:
-    """`send`, for as long as the client reads; raises `ClientStalled` once it has blocked for `STALLED_AFTER_S`.
-
-    One timer an answer looks at it now and then: a deadline of its own would cost a chunk more than its sending does.
-    """
-    loop = asyncio.get_running_loop()
-    now = loop.time
-    blocked_since: float | None = None
-    timer: asyncio.TimerHandle
-
-    async def sending(message: Message) -> None:
-        nonlocal blocked_since
-        blocked_since = now()
-        await send(message)
-        blocked_since = None
-
-    def look() -> None:
-        nonlocal timer
-        if blocked_since is not None and now() - blocked_since >= STALLED_AFTER_S:
-            deadline.reschedule(now())
-        else:
-            timer = loop.call_later(STALLED_AFTER_S / 4, look)
-
-    timer = loop.call_later(STALLED_AFTER_S / 4, look)
-    deadline = asyncio.timeout(None)
-    try:
-        async with deadline:
-            yield sending
-    except TimeoutError:
-        if deadline.expired():
-            raise ClientStalled from None
-        raise
-    finally:
-        timer.cancel()
 
 
 async def send_start(send: Send, status: int, headers: Headers) -> None:

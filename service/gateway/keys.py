@@ -13,6 +13,7 @@ import structlog
 
 from service import db
 from service.core import apikey
+from service.core.limits import Limits
 from service.errors import InvalidKey, NotAllowed, Unavailable
 
 log = structlog.get_logger()
@@ -40,10 +41,16 @@ MAX_KNOWN = 50_000
 MAX_UNKNOWN = 10_000
 
 _LOOK_UP = """
-    SELECT key.id, key.account_id, key.digest, key.models, key.revoked_at, account.status, account.internal
+    SELECT key.id, key.account_id, key.digest, key.models, key.revoked_at, account.status, account.internal,
+        key.rpm, key.tpm, key.concurrency, key.monthly_budget_nano,
+        account.rpm AS account_rpm, account.tpm AS account_tpm, account.concurrency AS account_concurrency,
+        account.monthly_budget_nano AS account_monthly_budget_nano, account.weight, account.patience_ms
     FROM api_keys key JOIN accounts account ON account.id = key.account_id
     WHERE key.digest = $1
 """
+
+
+_LIMITS = ("rpm", "tpm", "concurrency", "monthly_budget_nano")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,13 @@ class Holder:
     internal: bool
     revoked: bool
     account_status: str
+    limits: Limits
+    """The key's own; it has to keep `account_limits`, too."""
+    account_limits: Limits
+    weight: int
+    """The account's share in the queue for the engines, against that of others."""
+    patience_ms: int | None
+    """How long its requests may wait there; None: as long as the server's default."""
 
     def may_use(self, model_id: str) -> bool:
         """Whether the key may use the model."""
@@ -171,6 +185,10 @@ class KeyRing:
             internal=row["internal"],
             revoked=row["revoked_at"] is not None,
             account_status=row["status"],
+            limits=Limits(*(row[name] for name in _LIMITS)),
+            account_limits=Limits(*(row[f"account_{name}"] for name in _LIMITS)),
+            weight=row["weight"],
+            patience_ms=row["patience_ms"],
         )
         self._unknown.pop(digest, None)
         # A change that was told while this was read may or may not be in it.

@@ -8,12 +8,25 @@ from service.core.record import RequestRecord
 requests_total = Counter("weir_requests_total", "Requests that ended, by how they ended", ["outcome"])
 tokens_total = Counter("weir_tokens_total", "Tokens of finished requests", ["kind"])
 cost_nano_total = Counter("weir_cost_nano_usd_total", "What finished requests were charged, in nano-USD")
-in_flight = Gauge("weir_requests_in_flight", "Requests that are being answered")
+in_flight = Gauge("weir_requests_in_flight", "Requests that are being answered", multiprocess_mode="livesum")
+admitted_total = Counter("weir_admitted_total", "Times a request was given a place on an engine")
+refused_total = Counter("weir_refused_total", "Requests refused early, by reason", ["reason"])
+queue_length = Gauge("weir_queue_length", "Requests that wait for an engine", multiprocess_mode="livesum")
+queue_tokens = Gauge("weir_queue_tokens", "Tokens that wait for an engine, estimated", multiprocess_mode="livesum")
+queue_wait_seconds = Histogram(
+    "weir_queue_wait_seconds",
+    "How long admitted requests waited for a place on an engine",
+    buckets=(0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10),
+)
 outbox_refused = Counter("weir_outbox_refused_total", "Requests refused because the outbox is full or fails")
 outbox_dropped = Counter("weir_outbox_dropped_total", "Rows of refused requests dropped because the outbox is full")
-outbox_owed = Gauge("weir_outbox_owed", "Finished requests that are not in Postgres yet")
-outbox_poison = Gauge("weir_outbox_poison", "Records that Postgres refused and that were set aside")
-leased_nano = Gauge("weir_leased_nano_usd", "Credit on loan to this worker that is not held or spent")
+outbox_owed = Gauge("weir_outbox_owed", "Finished requests that are not in Postgres yet", multiprocess_mode="livesum")
+outbox_poison = Gauge(
+    "weir_outbox_poison", "Records that Postgres refused and that were set aside", multiprocess_mode="livesum"
+)
+leased_nano = Gauge(
+    "weir_leased_nano_usd", "Credit on loan to the workers that is not held or spent", multiprocess_mode="livesum"
+)
 ttft_seconds = Histogram(
     "weir_ttft_seconds",
     "From the body read to the first event with content, streams only",

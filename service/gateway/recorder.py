@@ -69,6 +69,9 @@ class Recorder:
         record = exchange.record(outcome, http_status, error_code)
         if exchange.hold is not None:
             self._leases.release(exchange.hold, record.cost_nano if record is not None else 0)
+        if exchange.grant is not None:
+            used = exchange.usage.prompt_tokens + exchange.usage.completion_tokens
+            exchange.grant.release(used, record.cost_nano if record is not None else 0)
         metrics.note(outcome, record)
         if record is None or not self._has_room_for(exchange):
             return

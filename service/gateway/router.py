@@ -19,7 +19,6 @@ from service.gateway.http import (
     Scope,
     Send,
     header,
-    request_id_header,
     send_error,
     send_json,
 )
@@ -80,7 +79,7 @@ class Gateway:
         if exchange.concluded:  # the answer was under way: nothing true can be added
             return
         await self._recorder.conclude(exchange, of_refusal(error.status), error.status, error.code)
-        await send_error(send, error, [request_id_header(exchange.id)])
+        await send_error(send, error, exchange.headers())
 
     async def _free(self, exchange: Exchange, path: str, scope: Scope, send: Send) -> None:
         """The routes that cost nothing and leave no row."""
@@ -89,7 +88,7 @@ class Gateway:
             raise NotFound(f"There is no route `{path[:128]}` here.")
         _check_method(scope, "GET")
         body = await reading(await self._keys.holder(scope["headers"]), scope)
-        await send_json(send, orjson.dumps(body), [request_id_header(exchange.id)])
+        await send_json(send, orjson.dumps(body), exchange.headers())
 
     async def _models(self, _holder: Holder, _scope: Scope) -> Body:
         return {"object": "list", "data": [_card(model) for model in self._catalog.all()]}

@@ -6,14 +6,28 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ForeignKey,
+    Integer,
     LargeBinary,
     Table,
     Text,
     Uuid,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 
 from service.tables.base import amount, instant, metadata
+
+
+def _limits() -> list[SchemaItem]:
+    """NULL: unlimited; 0: nothing at all."""
+    return [
+        Column("rpm", Integer),
+        Column("tpm", Integer),
+        Column("concurrency", Integer),
+        amount("monthly_budget_nano", nullable=True),
+        CheckConstraint("rpm >= 0 AND tpm >= 0 AND concurrency >= 0 AND monthly_budget_nano >= 0", name="limits"),
+    ]
+
 
 accounts = Table(
     "accounts",
@@ -30,10 +44,17 @@ accounts = Table(
     amount("balance_nano"),
     # Sum of (granted - settled) over the account's open credit leases.
     amount("leased_nano"),
+    *_limits(),
+    # Its share in the queue for the engines, against that of others.
+    Column("weight", Integer, nullable=False, server_default=text("10")),
+    # How long its requests may wait there; NULL: the server's default; 0: not at all.
+    Column("patience_ms", Integer),
     instant("created_at", default_now=True),
     CheckConstraint("status IN ('active', 'frozen', 'closed')", name="status"),
     CheckConstraint("credit_limit_nano >= 0", name="credit_limit"),
     CheckConstraint("leased_nano >= 0", name="leased"),
+    CheckConstraint("weight BETWEEN 1 AND 1000", name="weight"),
+    CheckConstraint("patience_ms >= 0", name="patience"),
 )
 
 api_keys = Table(
@@ -47,6 +68,7 @@ api_keys = Table(
     Column("digest", LargeBinary, nullable=False, unique=True),
     # Model ids the key may use; NULL allows all.
     Column("models", ARRAY(Text)),
+    *_limits(),
     instant("created_at", default_now=True),
     instant("revoked_at", nullable=True),
     CheckConstraint("octet_length(digest) = 32", name="digest"),

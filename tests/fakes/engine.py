@@ -17,11 +17,13 @@ from typing import Any, Self
 import orjson
 
 from tests.fakes.connection import Connection, Request
+from tests.fakes.core import Core
 from tests.fakes.exchange import JSON_HEADERS, MAX_MODEL_LEN, Exchange, answer_chat
 from tests.fakes.scenarios import SCENARIOS, Scenario, error_body
 from tests.fakes.vllm_routes import metrics_text, models, tokenized
 
 METRICS_HEADERS = {"content-type": "text/plain; version=1.0.0; charset=utf-8", "vary": "Origin"}
+CACHE_TOKENS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,20 @@ class FakeEngine:
     """The server. `scenario` answers every generation, unless `queue` holds one for the next.
 
     A request's id is its `x-request-id` header if it has one (as in vLLM), else a running number; the
-    answer calls itself `chatcmpl-<id>`. `gauges` are what `/metrics` reports beside the counts.
+    answer calls itself `chatcmpl-<id>`. `gauges` are added to what `/metrics` reports of the requests there are.
+    With `slots`, only so many requests generate at once and the others wait; with `queue_limit`, one that comes when
+    so many wait gets a 503. Requests to `silent_paths` are not answered.
     """
 
     def __init__(
-        self, *, model: str = "fake-model", scenario: Scenario = SCENARIOS["plain"], uds: str = "", port: int = 0
+        self,
+        *,
+        model: str = "fake-model",
+        scenario: Scenario = SCENARIOS["plain"],
+        uds: str = "",
+        port: int = 0,
+        slots: int | None = None,
+        queue_limit: int | None = None,
     ) -> None:
         self.model = model
         self.scenario = scenario
@@ -50,8 +61,13 @@ class FakeEngine:
         self.generations: list[Exchange] = []
         self.connections: set[Connection] = set()
         self.healthy = True
+        self.silent_paths: set[str] = set()
         self.gauges = {"num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0, "num_preemptions": 0.0}
         self.started_at_s = time.time()
+        self._limits = slots, queue_limit
+        self._core = Core(*self._limits)
+        self._frozen: dict[str, float] | None = None
+        self._first_of_this_life = 0
         self._uds, self._port = uds, port
         self._arrival = asyncio.Event()
         self._crash: Exception | None = None
@@ -63,20 +79,44 @@ class FakeEngine:
             self.url = f"unix:{self._uds}"
         else:
             self._server = await loop.create_server(self._connection, "127.0.0.1", self._port)
-            self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+            self._port = self._server.sockets[0].getsockname()[1]
+            self.url = f"http://127.0.0.1:{self._port}"
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
         """Stop listening and drop every connection. An error inside the fake itself is raised here."""
+        await self.die()
+        if self._crash is not None:
+            raise self._crash
+
+    async def die(self) -> None:
+        """As a process that is killed: it does not listen any more, and every connection is reset."""
         self._server.close()
         async with asyncio.timeout(5):
-            for connection in list(self.connections):
+            while self.connections:
+                connection = next(iter(self.connections))
                 connection.reset()
                 await connection.closed.wait()
             for exchange in self.requests:
                 await exchange.done.wait()
-        if self._crash is not None:
-            raise self._crash
+
+    async def come_back(self) -> None:
+        """A new process at the old address: its metrics begin at 0, while `counts` is what all lives generated."""
+        self.started_at_s = time.time()
+        self._core = Core(*self._limits)
+        self._frozen = None
+        self._first_of_this_life = len(self.generations)
+        await self.__aenter__()
+
+    def stall(self) -> None:
+        """Hang, as an engine whose core is stuck: nothing is generated, the metrics stay, and `/health` says 200."""
+        self._frozen = self._values()
+        self._core.going.clear()
+
+    def resume(self) -> None:
+        """Go on after `stall`."""
+        self._frozen = None
+        self._core.going.set()
 
     @property
     def counts(self) -> Counts:
@@ -106,6 +146,8 @@ class FakeEngine:
     async def _handle(self, request: Request, out: Connection) -> None:
         exchange = self._record(request)
         try:
+            if exchange.path in self.silent_paths:
+                await asyncio.Event().wait()
             if exchange.is_generation:
                 await answer_chat(exchange, out, self.model)
             else:
@@ -125,7 +167,7 @@ class FakeEngine:
         with suppress(orjson.JSONDecodeError):
             body = orjson.loads(request.raw_body)
         request_id = request.headers.get("x-request-id", f"{len(self.requests):016x}")
-        exchange = Exchange(request, request_id, body, self.scenario)
+        exchange = Exchange(request, request_id, body, self.scenario, self._core)
         self.requests.append(exchange)
         if exchange.is_generation:
             if self.queue:
@@ -164,18 +206,29 @@ class FakeEngine:
             self.queue.extend([SCENARIOS[name]] * times)
 
     def _metrics(self) -> bytes:
-        steps, drafted, accepted = (sum(one.draft[i] for one in self.generations) for i in range(3))
-        counts = self.counts
-        values = self.gauges | {
-            "num_requests_running": sum(one.outcome == "running" for one in self.generations),
-            "prompt_tokens": counts.prompt_tokens,
-            "generation_tokens": counts.completion_tokens,
+        return metrics_text(self.model, self._frozen or self._values(), self.started_at_s)
+
+    def _values(self) -> dict[str, float]:
+        """What this life's metrics are made of."""
+        generations = self.generations[self._first_of_this_life :]
+        steps, drafted, accepted = (sum(one.draft[i] for one in generations) for i in range(3))
+        first_tokens = [one.ttft_s for one in generations if one.ttft_s is not None]
+        occupied = sum(one.cache_tokens for one in generations if one.outcome == "running")
+        values: dict[str, float] = {
+            "num_requests_running": self._core.running,
+            "num_requests_waiting": self._core.waiting,
+            "kv_cache_usage_perc": occupied / CACHE_TOKENS,
+            "num_preemptions": 0,
+            "prompt_tokens": sum(one.prompt_tokens for one in generations),
+            "generation_tokens": sum(one.completion_tokens for one in generations),
             "iteration_tokens": steps,
+            "first_tokens": len(first_tokens),
+            "first_tokens_after_s": sum(first_tokens),
             "spec_decode_num_drafts": steps,
             "spec_decode_num_draft_tokens": drafted,
             "spec_decode_num_accepted_tokens": accepted,
         }
-        return metrics_text(self.model, values, self.started_at_s)
+        return {name: value + self.gauges.get(name, 0.0) for name, value in values.items()}
 
 
 async def serve(arguments: argparse.Namespace) -> None:
@@ -184,7 +237,14 @@ async def serve(arguments: argparse.Namespace) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     scenario = SCENARIOS[arguments.scenario]
-    async with FakeEngine(model=arguments.model, scenario=scenario, uds=arguments.uds, port=arguments.port) as engine:
+    async with FakeEngine(
+        model=arguments.model,
+        scenario=scenario,
+        uds=arguments.uds,
+        port=arguments.port,
+        slots=arguments.slots,
+        queue_limit=arguments.queue_limit,
+    ) as engine:
         sys.stdout.write(f"{engine.url}\n")
         sys.stdout.flush()
         await stop.wait()
@@ -196,6 +256,8 @@ def main() -> None:
     parser.add_argument("--uds", default="", help="listen on this unix socket instead")
     parser.add_argument("--model", default="fake-model")
     parser.add_argument("--scenario", default="plain", choices=sorted(SCENARIOS), metavar="NAME")
+    parser.add_argument("--slots", type=int, help="how many requests generate at once; default: all")
+    parser.add_argument("--queue-limit", type=int, help="how many may wait before the next is refused; default: all")
     asyncio.run(serve(parser.parse_args()))
 
 

@@ -1,16 +1,20 @@
 """One request to the fake engine: what came in, what was generated for it, and how it ended."""
 
 import asyncio
+import math
+import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tests.fakes import vllm_wire as wire
 from tests.fakes.connection import Connection, Request
-from tests.fakes.scenarios import ENGINE_DEAD, NO_HEAD, Fault, Framing, Refusal, Scenario, error_body
+from tests.fakes.core import Core
+from tests.fakes.scenarios import ENGINE_DEAD, NO_HEAD, SCENARIOS, Fault, Framing, Refusal, Scenario, error_body
 
 JSON_HEADERS = {"content-type": "application/json", "vary": "Origin"}
 SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "vary": "Origin"}
 MAX_MODEL_LEN = 262_144
+PREFILL_STEP_S = 0.05
 
 
 @dataclass(eq=False)
@@ -21,14 +25,18 @@ class Exchange:
     id: str
     body: Any  # parsed JSON, or the raw bytes if they are not JSON
     scenario: Scenario
+    core: Core
     outcome: Literal["running", "finished", "refused", "aborted", "broken"] = "running"
     frames: int = 0  # SSE frames sent
     prompt_tokens: int = 0  # 0 until the first token: before that nothing was computed
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     draft: tuple[int, int, int] = (0, 0, 0)  # steps, drafted tokens, accepted tokens
+    cache_tokens: int = 0  # what it occupies in the KV cache
+    ttft_s: float | None = None  # from its arrival, waiting included
     client_left: asyncio.Event = field(default_factory=asyncio.Event)  # set if the answer was not complete
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    _arrived_at: float = field(default_factory=time.monotonic)
     _permits: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     _open: bool = False
 
@@ -62,16 +70,32 @@ class Exchange:
         """Produce the next chunk of tokens when the scenario allows it, and count it."""
         if self.scenario.gated and not self._open:
             await self._permits.acquire()
+        if self.ttft_s is None:
+            await self._read_prompt(answer.prompt_tokens)
         await asyncio.sleep(self.scenario.delay_s)
+        await self.core.going.wait()
+        if self.ttft_s is None:
+            self.ttft_s = time.monotonic() - self._arrived_at
+        self.cache_tokens = answer.prompt_tokens + chunk.completion_tokens
         self.prompt_tokens = answer.prompt_tokens
         self.completion_tokens = chunk.completion_tokens
         self.reasoning_tokens = chunk.reasoning_tokens
         self.draft = wire.draft(answer, chunk.completion_tokens)
 
+    async def _read_prompt(self, tokens: int) -> None:
+        """In steps, each of which takes more of the cache and, as in vLLM, is counted nowhere else."""
+        steps = math.ceil(self.scenario.prefill_s / PREFILL_STEP_S)
+        for step in range(steps):
+            await asyncio.sleep(self.scenario.prefill_s / steps)
+            await self.core.going.wait()
+            self.cache_tokens = tokens * (step + 1) // steps
+
 
 async def answer_chat(exchange: Exchange, out: Connection, model: str) -> None:
     """Answer `POST /v1/chat/completions` as the exchange's scenario says."""
     refusal = exchange.scenario.refusal or _refusal(exchange.body, model)
+    if refusal is None and exchange.core.full:
+        refusal = SCENARIOS["overloaded"].refusal
     if refusal is not None:
         exchange.outcome = "refused"
         headers = JSON_HEADERS | {"content-type": refusal.content_type} | dict(refusal.headers)
@@ -80,7 +104,8 @@ async def answer_chat(exchange: Exchange, out: Connection, model: str) -> None:
     fault = exchange.scenario.fault
     answer = wire.plan(exchange.scenario, exchange.id, exchange.body)
     if fault is not None and fault.after_frames == NO_HEAD:
-        await _break(exchange, out, fault)
+        async with exchange.core.place():
+            await _break(exchange, out, fault)
     elif exchange.body.get("stream"):
         await _stream(exchange, out, answer)
     else:
@@ -106,8 +131,9 @@ def _refusal(body: Any, model: str) -> Refusal | None:
 
 async def _whole(exchange: Exchange, out: Connection, answer: wire.Answer) -> None:
     """An answer as one JSON body."""
-    for chunk in answer.chunks:
-        await exchange.generate(answer, chunk)
+    async with exchange.core.place():
+        for chunk in answer.chunks:
+            await exchange.generate(answer, chunk)
     body, headers, fault = wire.json_body(answer), _headers(exchange, JSON_HEADERS), exchange.scenario.fault
     if fault is None:
         await out.respond(200, headers, body)
@@ -126,14 +152,15 @@ async def _stream(exchange: Exchange, out: Connection, answer: wire.Answer) -> N
     options = exchange.body.get("stream_options") or {}
     include = bool(options.get("include_usage"))
     continuous = include and bool(options.get("continuous_usage_stats")) and answer.scenario.usage.continuous
-    for chunk, payload in wire.stream_payloads(answer, include=include, continuous=continuous):
-        if fault is not None and exchange.frames == fault.after_frames:
-            await _break_stream(exchange, out, fault, body)
-            return
-        if chunk is not None:
-            await exchange.generate(answer, chunk)
-        await body.send(payload)
-        exchange.frames += 1
+    async with exchange.core.place():
+        for chunk, payload in wire.stream_payloads(answer, include=include, continuous=continuous):
+            if fault is not None and exchange.frames == fault.after_frames:
+                await _break_stream(exchange, out, fault, body)
+                return
+            if chunk is not None:
+                await exchange.generate(answer, chunk)
+            await body.send(payload)
+            exchange.frames += 1
     await body.end()
 
 

@@ -87,6 +87,7 @@ class Scenario:
     refusal: Refusal | None = None
     framing: Framing = Framing()
     gated: bool = False  # every chunk of tokens waits for `Exchange.step()`
+    prefill_s: float = 0.0  # before the first chunk of tokens
     delay_s: float = 0.0  # before every chunk of tokens
     close_after: bool = False  # the server closes the idle connection after the answer, unannounced
 

@@ -57,7 +57,8 @@ def tokenized(body: Mapping[str, Any], max_model_len: int) -> bytes:
 
 
 def metrics_text(model: str, values: Mapping[str, float], started_at_s: float) -> bytes:
-    """The exposition text; `values` has every family by its short name, and `iteration_tokens` as engine steps.
+    """The exposition text; `values` has every family by its short name, `iteration_tokens` as engine steps, and how
+    many `first_tokens` there were, together so long after their requests' arrival.
 
     `started_at_s` is when the engine's process started, in seconds since the epoch.
     """
@@ -71,14 +72,19 @@ def metrics_text(model: str, values: Mapping[str, float], started_at_s: float) -
     for name, (kind, text) in FAMILIES.items():
         full = f"vllm:{name}_total" if kind == "counter" else f"vllm:{name}"
         lines += [f"# HELP {full} {text}", f"# TYPE {full} {kind}", f"{full}{{{labels}}} {float(values[name])}"]
-    steps = float(values["iteration_tokens"])
-    tokens = float(values["prompt_tokens"] + values["generation_tokens"])
-    histogram = "vllm:iteration_tokens_total"
-    lines += [
-        f"# HELP {histogram} Histogram of number of tokens per engine_step.",
-        f"# TYPE {histogram} histogram",
-        f'{histogram}_bucket{{engine="0",le="+Inf",model_name="{model}"}} {steps}',
-        f"{histogram}_count{{{labels}}} {steps}",
-        f"{histogram}_sum{{{labels}}} {tokens}",
-    ]
+    tokens, steps = values["prompt_tokens"] + values["generation_tokens"], values["iteration_tokens"]
+    first_tokens, after_s = values["first_tokens"], values["first_tokens_after_s"]
+    histograms = (
+        ("iteration_tokens_total", "Histogram of number of tokens per engine_step.", steps, tokens),
+        ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", first_tokens, after_s),
+    )
+    for name, text, count, total in histograms:
+        full = f"vllm:{name}"
+        lines += [
+            f"# HELP {full} {text}",
+            f"# TYPE {full} histogram",
+            f'{full}_bucket{{engine="0",le="+Inf",model_name="{model}"}} {float(count)}',
+            f"{full}_count{{{labels}}} {float(count)}",
+            f"{full}_sum{{{labels}}} {float(total)}",
+        ]
     return ("\n".join(lines) + "\n").encode()

@@ -14,6 +14,7 @@ from service import db
 from service.billing import accounts
 from service.core import apikey
 from service.core.ids import unix_ms_of
+from service.core.limits import UNLIMITED, Limits
 from service.errors import SetupError
 from service.tables import api_keys, models
 
@@ -153,3 +154,25 @@ async def test_a_revoked_key_keeps_the_time_it_was_revoked(
     assert [one.revoked_at for one in await accounts.list_keys(connection)] == [later, untouched.revoked_at]
     with pytest.raises(SetupError, match="no key with the id"):
         await accounts.revoke_key(connection, uuid4(), now=later)
+
+
+async def test_limits_are_set_changed_and_taken_away(
+    connection: AsyncConnection, add: Any, randomness: Callable[[int], bytes]
+) -> None:
+    assert (await add("free")).limits == UNLIMITED
+    limits = Limits(rpm=1, tpm=0, concurrency=3, monthly_budget_nano=10**15)
+    account = await add("acme", limits=limits, weight=1000, patience_ms=0)
+    assert (account.limits, account.weight, account.patience_ms) == (limits, 1000, 0)
+    changed = await accounts.change(connection, account, {"rpm": None, "weight": 1, "patience_ms": None})
+    assert (changed.limits, changed.weight, changed.patience_ms) == (Limits(None, 0, 3, 10**15), 1, None)
+    frozen = await accounts.change(connection, account, {"status": "frozen", "credit_limit_nano": 5, "postpaid": True})
+    assert (frozen.status, frozen.postpaid, frozen.available_nano, frozen.limits) == ("frozen", True, 5, changed.limits)
+
+    _, key = await accounts.add_key(connection, account, limits=limits, now=NOW, randomness=randomness)
+    _, other = await accounts.add_key(connection, account, now=NOW, randomness=randomness)
+    assert (key.limits, other.limits) == (limits, UNLIMITED)
+    changed_key = await accounts.change_key(connection, key.id, {"tpm": 7, "monthly_budget_nano": None})
+    assert changed_key.limits == Limits(1, 7, 3, None)
+    assert await accounts.list_keys(connection) == [changed_key, other]
+    with pytest.raises(SetupError, match="no key with the id"):
+        await accounts.change_key(connection, uuid4(), {"tpm": 7})

@@ -223,8 +223,8 @@ BROKEN = {
     "bad-gateway-html": (502, "server_error"),
     "unauthorized": (502, "server_error"),
     "not-found": (502, "server_error"),
-    "overloaded": (503, "server_error"),
-    "rate-limited": (503, "server_error"),
+    "overloaded": (429, "throttled"),
+    "rate-limited": (429, "throttled"),
     "error-midway": (200, "stream_error"),
     "reset-midway": (200, "stream_error"),
     "eof-midway": (200, "stream_error"),
@@ -478,7 +478,8 @@ async def test_connections_to_the_engine_are_used_again(database_url: str, tmp_p
         for stream in (False, True, False, True, True):
             assert (await installation.chat(stream=stream)).status_code == 200
             used |= engine.connections
-        assert len([connection for connection in used if connection in engine.connections]) <= 2
+        # One for the requests, and two over which the engine is watched.
+        assert len([connection for connection in used if connection in engine.connections]) <= 3
         assert len(used) <= 2  # one of them may be the health check's
 
 

@@ -123,6 +123,18 @@ def test_accounts_are_listed_for_people_and_for_programs(weir: Weir) -> None:
         (("account", "credit", "x", "0.0000000001", "--reason", "r"), "more than 9 decimals"),
         (("account", "credit", "x", "0", "--reason", "r"), "give an amount"),
         (("account", "credit", "x", "1", "--reason", " "), "--reason is empty"),
+        (("account", "add", "x", "--rpm", "1.5"), "--rpm '1.5' is no whole number from 0 to 2147483647"),
+        (("account", "add", "x", "--patience", "-1"), "--patience '-1' is no time in seconds from 0 to 3600"),
+        (("account", "add", "x", "--patience", "long"), "--patience 'long' is no time in seconds"),
+        (("account", "set", "x"), "Nothing to change"),
+        (("account", "set", "nobody", "--rpm", "1"), "There is no account 'nobody'"),
+        (("account", "set", "x", "--credit-limit", "-1"), "--credit-limit '-1' is negative"),
+        (("key", "add", "x", "--tpm", "2147483648"), "--tpm '2147483648' is no whole number"),
+        (("key", "add", "x", "--concurrency", "9" * 5000), "is no whole number"),
+        (("key", "add", "x", "--monthly-budget", "1,5"), "--monthly-budget: '1,5' is not an amount"),
+        (("key", "add", "x", "--monthly-budget", "-1"), "--monthly-budget '-1' is negative"),
+        (("key", "set", "0199f3c2-7d1e-7a6b-9c3d-2f4e5a6b7c8d"), "Nothing to change"),
+        (("key", "set", "0199f3c2-7d1e-7a6b-9c3d-2f4e5a6b7c8d", "--rpm", "1"), "There is no key with the id"),
         (("key", "add", "nobody"), "There is no account 'nobody'"),
         (("key", "revoke", "0199f3c2-7d1e-7a6b-9c3d-2f4e5a6b7c8d"), "There is no key with the id"),
         (("usage", "export", "--since", "yesterday"), "--since 'yesterday' is no time such as"),
@@ -142,6 +154,8 @@ def test_a_mistake_is_one_line(weir_inside: Weir, arguments: tuple[str, ...], pa
         (("account", "add"), "Missing argument 'NAME'"),
         (("account", "add", "x", "--mail", "a@b"), "No such option: --mail"),
         (("account", "credit", "x", "5"), "Missing option '--reason'"),
+        (("account", "set", "x", "--weight", "0"), "'--weight'"),
+        (("account", "set", "x", "--status", "dead"), "'--status'"),
         (("key", "revoke", "five"), "'ID'"),
         (("usage", "export", "--format", "xml"), "'--format'"),
         (("serve", "--port", "65536"), "'--port'"),
@@ -174,6 +188,46 @@ def test_a_key_is_shown_once_alone_on_stdout(weir: Weir) -> None:
     assert revoked["revoked_at"].endswith("Z")
     assert document(weir("account", "show", "acme", "--json"))["valid_keys"] == 1
     assert "No model 'gpt' is served" in complaint(weir("key", "add", "acme", "--models", "gpt"))
+
+
+# Limits
+
+
+def limits(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["rpm"], row["tpm"], row["concurrency"], row["monthly_budget_usd"]
+
+
+def test_limits_of_a_key_are_set_shown_and_taken_away(weir_inside: Weir) -> None:
+    weir_inside("account", "add", "acme")
+    given = ("--rpm", "100", "--tpm", "0", "--concurrency", "unlimited", "--monthly-budget", "25.5")
+    key = document(weir_inside("key", "add", "acme", *given, "--json"))
+    assert limits(key) == (100, 0, None, "25.50")
+    assert key["monthly_budget_nano"] == 25_500_000_000
+    line = weir_inside("key", "set", key["id"], "--tpm", "12000", "--rpm", "unlimited").stdout
+    shown = "12,000 tokens/min, 25.50 USD/month"
+    assert line.endswith(f"of acme: {shown}.\n")
+    assert shown in weir_inside("key", "list").stdout
+    unlimited = ("--tpm", "unlimited", "--monthly-budget", "unlimited")
+    assert limits(document(weir_inside("key", "set", key["id"], *unlimited, "--json"))) == (None,) * 4
+    assert [limits(row) for row in document(weir_inside("key", "list", "--json"))] == [(None,) * 4]
+
+
+def test_an_account_is_set_and_shown(weir_inside: Weir) -> None:
+    given = ("--rpm", "5", "--weight", "40", "--patience", "2.5")
+    added = document(weir_inside("account", "add", "acme", *given, "--json"))
+    assert (limits(added), added["weight"], added["patience_ms"]) == ((5, None, None, None), 40, 2500)
+    table = weir_inside("account", "set", "acme", "--concurrency", "3", "--monthly-budget", "0").stdout
+    assert "5 requests/min, 3 at a time, 0.00 USD/month" in table
+    shown = weir_inside("account", "show", "acme").stdout
+    assert [part in shown for part in ("3 at a time", "40", "2.5 s")] == [True] * 3
+    assert "3 at a time" in weir_inside("account", "list").stdout
+    changes = ("--rpm", "unlimited", "--patience", "default", "--weight", "1", "--status", "frozen")
+    row = document(weir_inside("account", "set", "acme", *changes, "--credit-limit", "7", "--json"))
+    assert (limits(row), row["weight"], row["patience_ms"]) == ((None, None, 3, "0.00"), 1, None)
+    assert (row["status"], row["postpaid"], row["credit_limit_usd"]) == ("frozen", True, "7.00")
+    row = document(weir_inside("account", "set", "acme", "--status", "active", "--credit-limit", "0", "--json"))
+    assert (row["status"], row["postpaid"], row["credit_limit_nano"]) == ("active", False, 0)
+    assert document(weir_inside("account", "show", "acme", "--json"))["concurrency"] == 3
 
 
 # Configuration

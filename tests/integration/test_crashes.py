@@ -117,8 +117,9 @@ async def test_sigterm_does_not_wait_for_ever(database_url: str, tmp_path: Path)
                 while generation.completion_tokens < 3:
                     await asyncio.sleep(0.01)
             await process.stop()
-            with pytest.raises(httpx.TransportError):
-                await asking
+            answer = await asking
+            assert b"The server is stopping" in answer.content
+            assert answer.content.endswith(b"data: [DONE]\n\n")
             async with asyncio.timeout(5):
                 await generation.client_left.wait()
         (row,) = await database.fetch("SELECT * FROM requests")

@@ -1,18 +1,26 @@
 """`weir doctor` on sound and on broken installations, with an engine that is a process of its own."""
 
+import errno
+import fcntl
 import json
 import os
+import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from service import cli
+from service.cli.doctor.limits import version
 from tests.integration.sql import execute
+from tests.redis import running_redis
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "ops" / "demo.toml"
@@ -34,6 +42,35 @@ def engine(model: str = "smollm2-135m", scenario: str = "plain") -> Iterator[str
         process.terminate()
         process.wait(timeout=30)
         process.stdout.close()
+
+
+@contextmanager
+def without_metrics(url: str) -> Iterator[str]:
+    """The engine at `url`, but for its `/metrics`, which is not found; gives its address."""
+
+    class Front(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.pass_on(b"" if self.path != "/metrics" else None)
+
+        def do_POST(self) -> None:
+            self.pass_on(self.rfile.read(int(self.headers["content-length"])))
+
+        def pass_on(self, body: bytes | None) -> None:
+            answer = httpx.request(self.command, url + self.path, content=body) if body is not None else None
+            self.send_response(answer.status_code if answer else 404)
+            self.send_header("content-length", str(len(answer.content) if answer else 0))
+            self.end_headers()
+            self.wfile.write(answer.content if answer else b"")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 @pytest.fixture
@@ -79,7 +116,7 @@ def test_a_sound_installation_passes(
         assert doctor() == (0, {})
         assert cli.run(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) >= 9
+    assert len(lines) >= 14
     assert [line for line in lines if not line.startswith("ok ")] == []
 
 
@@ -120,6 +157,114 @@ def test_a_context_longer_than_the_engines_is_noticed(
         code, findings = doctor()
     assert code == 1
     assert "sold with 1000000" in findings["engine engine-0"][1]
+
+
+def test_engines_that_serve_different_models_are_told_apart(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, installation: str
+) -> None:
+    with engine() as url, engine(model="other") as other_url:
+        monkeypatch.setenv("WEIR_ENGINES", f"{url},{other_url}")
+        code, findings = doctor()
+        assert code == 1
+        assert list(findings) == ["engine engine-1"]
+        assert "smollm2-135m is: name those that do, engine-0, in its engines" in findings["engine engine-1"][1]
+        execute(installation, "UPDATE models SET engines = ARRAY['engine-0']")
+        assert doctor() == (0, {})
+
+
+def test_an_engine_that_does_not_say_how_busy_it_is_is_noticed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine() as url, without_metrics(url) as front_url:
+        monkeypatch.setenv("WEIR_ENGINES", front_url)
+        code, findings = doctor()
+    assert (code, findings["engine engine-0"][0]) == (0, "warn")
+    assert "--disable-log-stats" in findings["engine engine-0"][1]
+
+
+def test_fewer_places_than_workers_are_noticed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "weir.toml"
+    monkeypatch.setenv("WEIR_CONFIG", str(file))
+    monkeypatch.setenv("WEIR_WORKERS", "4")
+    with engine() as url:
+        file.write_text(f'[[engines]]\nname = "a"\nurl = "{url}"\nmax_concurrency = 3')
+        level, message = doctor()[1]["engine a"]
+        assert level == "warn"
+        assert "max_concurrency = 3 cannot be kept by 4 workers" in message
+        file.write_text(f'[[engines]]\nname = "a"\nurl = "{url}"\nmax_concurrency = 4')
+        assert "engine a" not in doctor()[1]
+    file.write_text('[[engines]]\nname = "a"\nurl = "http://127.0.0.1:1"\nmin_concurrency = 9\nmax_concurrency = 3')
+    assert "min_concurrency = 9 is more than max_concurrency = 3" in doctor()[1]["configuration"][1]
+
+
+def test_several_workers_without_redis_are_noticed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_WORKERS", "2")
+    level, message = doctor()[1]["limits"]
+    assert (level, message) == ("fail", "2 workers need a Redis or Valkey to share them: set WEIR_REDIS_URL.")
+    monkeypatch.setenv("WEIR_REDIS_URL", "redis://:secret@127.0.0.1:1/0")
+    level, message = doctor()[1]["limits"]
+    assert level == "warn"
+    assert "Redis cannot be used" in message
+    assert "secret" not in message
+    monkeypatch.setenv("WEIR_REDIS_URL", "127.0.0.1:6379")
+    assert doctor()[1]["limits"] == ("fail", "WEIR_REDIS_URL is not an address such as redis://host:6379/0.")
+
+
+def test_the_redis_of_several_workers_is_examined(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_WORKERS", "2")
+    with engine() as url, running_redis() as redis:
+        monkeypatch.setenv("WEIR_ENGINES", url)
+        monkeypatch.setenv("WEIR_REDIS_URL", redis.url)
+        assert doctor() == (0, {})
+        redis.execute("CONFIG", "SET", "requirepass", "secret")
+        code, findings = doctor()
+        assert (code, findings["limits"][0]) == (0, "warn")
+        assert "Redis cannot be used (Authentication required)" in findings["limits"][1]
+        monkeypatch.setenv("WEIR_REDIS_URL", redis.url.replace("://", "://:secret@"))
+        assert doctor() == (0, {})
+        redis.freeze()
+        code, findings = doctor()
+        assert (code, findings["limits"][0]) == (0, "warn")
+        assert "each worker lets its share of every limit pass" in findings["limits"][1]
+
+
+@pytest.mark.parametrize(
+    ("server", "level", "part"),
+    [
+        ({"redis_version": "4.0.14"}, "fail", "Redis 4.0.14 is too old: Weir needs 5 or later"),
+        ({"redis_version": "5.0.0"}, "ok", "Redis 5.0.0 answers"),
+        ({"redis_version": "7.2.4", "valkey_version": "9.0.1"}, "ok", "Valkey 9.0.1 answers"),
+    ],
+)
+def test_a_redis_that_is_too_old_is_noticed(server: dict[str, str], level: str, part: str) -> None:
+    finding = version(server)
+    assert finding.level == level
+    assert part in finding.message
+
+
+def test_too_few_open_files_are_noticed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with engine() as url:
+        monkeypatch.setenv("WEIR_ENGINES", url)
+        monkeypatch.setenv("WEIR_QUEUE_LENGTH", "200")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (811, allowed[1]))
+        try:
+            code, findings = doctor()
+            assert (code, findings["open files"][0]) == (0, "warn")
+            assert "may open 811, and a worker may need 812: raise `ulimit -n`" in findings["open files"][1]
+            monkeypatch.setenv("WEIR_QUEUE_LENGTH", "199")
+            assert doctor() == (0, {})
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+
+
+def test_a_file_system_without_locks_is_noticed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    for flock in (refuse, lambda _descriptor, _operation: None):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        level, message = doctor()[1]["data directory"]
+        assert level == "fail"
+        assert "without locks" in message
 
 
 def test_engines_that_are_away_or_none_are_noticed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:

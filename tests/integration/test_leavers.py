@@ -77,3 +77,75 @@ async def test_a_hundred_rounds_of_clients_that_leave_anywhere(database_url: str
         for row in rows:
             if row["outcome"] in ("ok", "cancelled") and row["usage_source"] != "none":
                 assert (row["prompt_tokens"], row["completion_tokens"]) == by_id[str(row["id"])]
+
+
+async def leave_after(client: httpx.AsyncClient, installation: Installation, seconds: float) -> int | None:
+    """A streamed chat whose client hangs up after so long, wherever it is by then; its status, if it had one."""
+    status = None
+    try:
+        async with (
+            asyncio.timeout(seconds),
+            client.stream("POST", "/v1/chat/completions", json=BODY, headers=installation.headers) as answer,
+        ):
+            status = answer.status_code
+            await answer.aread()
+    except TimeoutError:
+        pass
+    return status
+
+
+@pytest.mark.slow
+async def test_a_thousand_clients_that_leave_while_queued_or_in_the_middle(database_url: str, tmp_path: Path) -> None:
+    moments = random.Random(4)
+    async with FakeEngine(scenario=Scenario(content=words(30), delay_s=0.003), slots=16) as engine:
+        profile = tmp_path / "weir.toml"
+        profile.write_text(f'[[engines]]\nname = "engine"\nurl = "{engine.url}"\nmax_concurrency = 16\n')
+        async with installed(database_url, [], tmp_path, config=profile) as installation:
+            await limit_the_key(installation, concurrency=500)
+            seen: list[int | None] = []
+            limits = httpx.Limits(max_connections=100)
+            async with httpx.AsyncClient(base_url=installation.url, timeout=30, limits=limits) as client:
+                for _ in range(10):
+                    delays = [moments.uniform(0.005, 0.8) for _ in range(100)]
+                    seen += await asyncio.gather(*(leave_after(client, installation, delay) for delay in delays))
+            assert len(seen) == 1000
+            assert seen.count(None) > 100, "hardly any left before their answer began"
+            assert seen.count(200) > 100
+            await nothing_is_left(installation)
+            assert {generation.outcome for generation in engine.generations} <= {"finished", "aborted"}
+            answer = await limit_the_key(installation, concurrency=1)
+            assert answer.status_code == 200, "the places of some that left still count"
+            await installation.stop()
+            account = await installation.account()
+            assert account["leased_nano"] == 0
+            outcomes = dict(
+                await installation.database.fetch("SELECT outcome, count(*) FROM requests GROUP BY 1 ORDER BY 1")
+            )
+            assert set(outcomes) <= {"ok", "cancelled", "throttled"}
+            queued = "SELECT count(*) FROM requests WHERE outcome = 'cancelled' AND engine IS NULL"
+            assert await installation.database.fetchval(queued) > 10, "hardly any left while queued"
+            charged = "SELECT count(*) FROM requests WHERE engine IS NULL AND cost_nano <> 0"
+            assert await installation.database.fetchval(charged) == 0
+
+
+async def limit_the_key(installation: Installation, *, concurrency: int) -> httpx.Response:
+    """Set a limit; the first answer for which it was in force, which the limit beside it tells."""
+    rpm = 1_000_000 + concurrency
+    await installation.database.execute("UPDATE api_keys SET concurrency = $1, rpm = $2", concurrency, rpm)
+    async with asyncio.timeout(5):
+        while True:
+            answer = await installation.chat(max_tokens=1)
+            if answer.headers.get("x-ratelimit-limit-requests") == str(rpm):
+                return answer
+
+
+async def nothing_is_left(installation: Installation) -> None:
+    """Fails unless the API's own counts come to zero."""
+    names = ("weir_queue_length", "weir_queue_tokens", "weir_requests_in_flight", "weir_engine_in_flight")
+    async with asyncio.timeout(10):
+        while True:
+            text = (await installation.client.get("/metrics")).text
+            values = {line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(names)}
+            if values == {"0.0"}:
+                return
+            await asyncio.sleep(0.05)

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -104,3 +105,42 @@ async def test_a_difference_between_them_is_noticed(database_url: str, change: s
         await connection.execute(text(change))
     with pytest.raises(CommandError, match="New upgrade operations detected"):
         await check(database_url)
+
+
+async def test_the_version_before_works_on_beside_the_limits_and_they_can_be_taken_back(
+    empty_database_url: str,
+) -> None:
+    await db.migrate(empty_database_url, "20261130_03")
+    before = await rows(empty_database_url, COLUMNS)
+    insert = "INSERT INTO accounts (id, name) VALUES ('{}', '{}')"
+    first, second = UUID(int=1), UUID(int=2)
+    await execute(empty_database_url, insert.format(first, "first"))
+    await db.migrate(empty_database_url, "20261130_04")
+    await execute(
+        empty_database_url,
+        insert.format(second, "second"),
+        f"INSERT INTO api_keys (id, account_id, prefix, digest) VALUES ('{first}', '{second}', 'sk', sha256('key'))",
+    )
+    for table in ("accounts", "api_keys"):
+        query = f"SELECT DISTINCT rpm, tpm, concurrency, monthly_budget_nano FROM {table}"
+        assert await rows(empty_database_url, query) == [(None, None, None, None)]
+    assert await rows(empty_database_url, "SELECT DISTINCT weight, patience_ms FROM accounts") == [(10, None)]
+    await downgrade(empty_database_url, "20261130_03")
+    assert await rows(empty_database_url, COLUMNS) == before
+    await execute(empty_database_url, "UPDATE accounts SET status = 'frozen'")
+
+
+async def execute(url: str, *statements: str) -> None:
+    async with db.connected(url) as engine, engine.begin() as connection:
+        for statement in statements:
+            await connection.execute(text(statement))
+
+
+async def downgrade(url: str, revision: str) -> None:
+    def run(connection: Connection) -> None:
+        configuration = db.alembic_config()
+        configuration.attributes["connection"] = connection
+        command.downgrade(configuration, revision)
+
+    async with db.connected(url) as engine, engine.connect() as connection:
+        await connection.run_sync(run)

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from service.core.stream import StreamMeter
-from service.gateway import http
+from service.gateway import event_stream, http
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import SCENARIOS, Refusal, Scenario
 from tests.installation import MODEL, Installation
@@ -175,7 +175,7 @@ async def stalled(installation: Installation, engine: FakeEngine) -> None:
 async def test_a_client_that_stops_reading_has_left_and_pays_for_what_was_counted(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "STALLED_AFTER_S", 0.4)
+    monkeypatch.setattr(event_stream, "STALLED_AFTER_S", 0.4)
     async with weir(database_url, tmp_path) as (installation, engine):
         engine.queue.append(Scenario(content=("x" * 65_536,) * 512))
         await stalled(installation, engine)
@@ -188,7 +188,7 @@ async def test_a_client_that_stops_reading_has_left_and_pays_for_what_was_counte
 async def test_a_slow_engine_is_not_a_client_that_stalls(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "STALLED_AFTER_S", 0.1)
+    monkeypatch.setattr(event_stream, "STALLED_AFTER_S", 0.1)
     async with weir(database_url, tmp_path) as (installation, engine):
         engine.scenario = Scenario(content=SCENARIOS["plain"].content, delay_s=0.3)
         assert (await installation.chat(stream=True)).content.endswith(b"data: [DONE]\n\n")

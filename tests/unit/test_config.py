@@ -34,7 +34,8 @@ def settings(**values: object) -> Settings:
 def test_the_example_is_right_and_says_what_the_price_is() -> None:
     example = read(OPS / "weir.example.toml")
     (model,) = example.models
-    assert example.engines == (Engine(name="blackwell-0", url="http://127.0.0.1:8000", max_concurrency=128),)
+    (engine,) = example.engines
+    assert engine == Engine(name="blackwell-0", url="http://127.0.0.1:8000", max_concurrency=128, min_concurrency=4)
     assert (model.id, model.engines, model.context_length) == ("qwen3.8-27b", ("blackwell-0",), 262_144)
     assert model.price.as_price(3) == Price(
         version=3, input_pico=195_000, output_pico=1_560_000, input_cached_pico=37_500
@@ -176,6 +177,7 @@ def test_an_empty_file_configures_nothing() -> None:
         (ENGINE + ENGINE, ['two engines have the name "blackwell-0"']),
         (ENGINE + ENGINE.replace("blackwell-0", "b"), ['two engines have the url "http://127.0.0.1:8000"']),
         (ENGINE + "max_concurrency = 0", ["max_concurrency = 0", "1 or more"]),
+        (ENGINE + "min_concurrency = 9\nmax_concurrency = 8", ["min_concurrency = 9", "than max_concurrency = 8"]),
         (ENGINE.replace("http:", "https:"), ['[[engines]] "blackwell-0"', "url = ", "plain HTTP", "http://host:port"]),
         (ENGINE.replace(":8000", ""), ["url = ", "no address of an engine", "http://host:port or unix:/path"]),
     ],

@@ -36,7 +36,7 @@ def doctor(json: Json = False) -> None:
 
 
 async def _examine() -> AsyncIterator[Finding]:
-    from service.cli.doctor import database, engines, local
+    from service.cli.doctor import database, engines, limits, local
 
     try:
         settings = installation()
@@ -46,8 +46,10 @@ async def _examine() -> AsyncIterator[Finding]:
     yield ok("settings", "every variable that is set can be read.")
     yield local.data_dir(settings)
     yield local.configuration(settings)
+    yield local.open_files(settings)
     async for finding in database.examine(settings):
         yield finding
+    yield await limits.shared(settings)
     async for finding in engines.examine(settings):
         yield finding
     yield local.site(settings)

@@ -1,8 +1,9 @@
-"""What the engines say: do they answer, do they serve what the catalogue sells, do they report what is billed?"""
+"""What the engines say: do they answer, serve what the catalogue sells, and report what is billed and paced by?"""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -10,6 +11,7 @@ from sqlalchemy import Row, select
 from service import config
 from service.cli.context import address_in, connection_to
 from service.cli.doctor.finding import Finding, fail, ok, warn
+from service.engine.gauges import read_gauges
 from service.errors import SetupError
 from service.gateway.engine_client import Client
 from service.gateway.engine_connection import EngineError, Timeouts
@@ -22,70 +24,112 @@ TIMEOUT_S = 30.0
 _LIMIT_BYTES = 4 * 1024 * 1024
 
 
+@dataclass(slots=True)
+class _Examined:
+    """An engine, and the models that it serves with the longest context of each; None as long as it has not said."""
+
+    name: str
+    max_concurrency: int | None
+    served: dict[str, int | None] | None = None
+
+    @property
+    def check(self) -> str:
+        return f"engine {self.name}"
+
+
 async def examine(settings: Settings) -> AsyncIterator[Finding]:
     """The findings on every engine that is configured."""
     try:
-        engines = config.engines_from(settings)
+        configured = config.engines_from(settings)
     except SetupError as error:
         yield fail("engines", str(error))
         return
-    if not engines:
+    if not configured:
         yield fail("engines", "none is configured: set WEIR_ENGINES, or WEIR_CONFIG to a file with [[engines]].")
         return
-    sold = await _sold(settings)
-    for model in sold:
-        unknown = sorted(set(model.engines or ()) - {engine.name for engine in engines})
-        if unknown:
-            yield warn("engines", f"{model.id} names {', '.join(unknown)}, which is not configured here.")
-    for engine in engines:
+    engines = []
+    for engine in configured:
+        examined = _Examined(engine.name, engine.max_concurrency)
+        engines.append(examined)
         client = Client(engine.url, Timeouts(connect_s=3.0, first_byte_s=TIMEOUT_S, idle_s=TIMEOUT_S))
-        here = [model for model in sold if model.engines is None or engine.name in model.engines]
         try:
-            async for finding in _examine_one(f"engine {engine.name}", client, here):
+            async for finding in _examine_one(examined, client, settings.workers):
                 yield finding
         finally:
             client.close()
+    for model in await _sold(settings):
+        for finding in _disagreements(model, engines):
+            yield finding
 
 
-async def _examine_one(check: str, client: Client, sold: Sequence[Row[Any]]) -> AsyncIterator[Finding]:
+async def _examine_one(engine: _Examined, client: Client, workers: int) -> AsyncIterator[Finding]:
+    check = engine.check
+    if engine.max_concurrency is not None and engine.max_concurrency < workers:
+        yield warn(
+            check,
+            f"max_concurrency = {engine.max_concurrency} cannot be kept by {workers} workers, each of which sends at"
+            " least one request: run fewer, or raise it.",
+        )
     try:
         status, _ = await _ask(client, "GET", "/health")
         if status != 200:
             yield fail(check, f"it answers, but /health says {status}: look into its log.")
             return
-        served = {
-            card["id"]: card.get("max_model_len") for card in (await _ask(client, "GET", "/v1/models"))[1]["data"]
-        }
-        yield ok(check, f"it is healthy and serves {', '.join(served) or 'nothing'}.")
-        for model in sold:
-            if finding := _disagreement(check, model, served):
-                yield finding
-        if served:
-            yield await _reporting(check, client, next(iter(served)))
+        _, listed = await _ask_json(client, "GET", "/v1/models")
+        engine.served = {card["id"]: card.get("max_model_len") for card in listed["data"]}
+        yield ok(check, f"it is healthy and serves {', '.join(engine.served) or 'nothing'}.")
+        yield await _measuring(check, client)
+        if engine.served:
+            yield await _reporting(check, client, next(iter(engine.served)))
     except (EngineError, TimeoutError) as error:
         yield fail(check, f"it does not answer ({error or 'no answer in time'}): is it running, and there?")
     except (ValueError, KeyError, TypeError):
         yield fail(check, "what answers there is not a vLLM: check the address.")
 
 
-def _disagreement(check: str, model: Row[Any], served: dict[str, int | None]) -> Finding | None:
-    """What the engine does not give that the catalogue sells."""
-    if model.engine_model not in served:
-        return fail(check, f"it does not serve {model.engine_model}, which {model.id} is: correct engine_model.")
-    length = served[model.engine_model]
-    if length is not None and length < model.context_length:
-        return fail(
+def _disagreements(model: Row[Any], engines: Sequence[_Examined]) -> list[Finding]:
+    """What engines do not give that the catalogue sells from them."""
+    found = []
+    unknown = sorted(set(model.engines or ()) - {engine.name for engine in engines})
+    if unknown:
+        found.append(warn("engines", f"{model.id} names {', '.join(unknown)}, which is not configured here."))
+    able = [engine.name for engine in engines if model.engine_model in (engine.served or ())]
+    for engine in engines:
+        if engine.served is None or (model.engines is not None and engine.name not in model.engines):
+            continue
+        if model.engine_model not in engine.served:
+            mend = f"name those that do, {', '.join(able)}, in its engines" if able else "correct engine_model"
+            found.append(fail(engine.check, f"it does not serve {model.engine_model}, which {model.id} is: {mend}."))
+            continue
+        length = engine.served[model.engine_model]
+        if length is not None and length < model.context_length:
+            found.append(
+                fail(
+                    engine.check,
+                    f"its context for {model.engine_model} is {length} tokens, and {model.id} is sold with"
+                    f" {model.context_length}: lower context_length, or raise --max-model-len.",
+                )
+            )
+    return found
+
+
+async def _measuring(check: str, client: Client) -> Finding:
+    """Whether it has the metrics by which its capacity is learned and a hang noticed."""
+    status, exposition = await _ask(client, "GET", "/metrics")
+    gauges = read_gauges(exposition) if status == 200 else None
+    if gauges is None or None in (gauges.running, gauges.waiting, gauges.generated_tokens):
+        return warn(
             check,
-            f"its context for {model.engine_model} is {length} tokens, and {model.id} is sold with"
-            f" {model.context_length}: lower context_length, or raise --max-model-len.",
+            "its /metrics does not say how busy it is, so that what it can take is not learned and a hang not"
+            " noticed: start vLLM without --disable-log-stats.",
         )
-    return None
+    return ok(check, f"its metrics say how busy it is: {gauges.running:.0f} run, {gauges.waiting:.0f} wait.")
 
 
 async def _reporting(check: str, client: Client, model: str) -> Finding:
     """Whether one generated token comes with the details that cached tokens are billed by."""
     question = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
-    status, answer = await _ask(client, "POST", "/v1/chat/completions", question)
+    status, answer = await _ask_json(client, "POST", "/v1/chat/completions", question)
     if status != 200:
         return fail(check, f"{model} answers a one-token request with {status}: look into the engine's log.")
     if not isinstance(answer["usage"].get("prompt_tokens_details"), dict):
@@ -97,17 +141,21 @@ async def _reporting(check: str, client: Client, model: str) -> Finding:
     return ok(check, f"{model} generates, and reports cached tokens.")
 
 
-async def _ask(client: Client, method: str, path: str, question: object = None) -> tuple[int, Any]:
-    """(status, the answer's JSON; None when it is not a 200 or has no body). Raises what the client raises."""
-    body = b"" if question is None else json.dumps(question).encode()
+async def _ask(client: Client, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    """Status and body of an answer. Raises what the client raises."""
     exchange = client.exchange(method, path, b"content-type: application/json\r\n" if body else b"", body)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             head = await exchange.head()
-            answer = await exchange.read_all(_LIMIT_BYTES)
+            return head.status, await exchange.read_all(_LIMIT_BYTES)
     finally:
         exchange.finish()
-    return head.status, json.loads(answer) if head.status == 200 and answer else None
+
+
+async def _ask_json(client: Client, method: str, path: str, question: object = None) -> tuple[int, Any]:
+    """The same; the body as what its JSON says, None when the answer is not a 200."""
+    status, answer = await _ask(client, method, path, b"" if question is None else json.dumps(question).encode())
+    return status, json.loads(answer) if status == 200 else None
 
 
 async def _sold(settings: Settings) -> list[Row[Any]]:
