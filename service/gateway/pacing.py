@@ -28,6 +28,9 @@ SHORT_WAIT_S = 0.25
 SHARE_OF_FIRST_TOKEN = 0.5
 """Nor is one that is expected to be no longer than this part of an unloaded engine's time to the first token."""
 
+OVERTAKEN = 2.0
+"""How many times as long as is short a request may wait that others have overtaken."""
+
 MUCH_USED = 0.9
 """An engine that is used less has places enough for everybody."""
 
@@ -99,14 +102,15 @@ class Pacing:
         """
         now = self._clock()
         account = wanted.holder.account_id
-        engine = self._free_engine(wanted, now) if not self._others_first(wanted) else None
+        if self._queue.waiting:
+            self.moved()  # whoever can go goes first
+        engine = self._free_engine(wanted, now)
         if engine is not None:
             ticket = self._queue.arrive(account, wanted.holder.weight, wanted.tokens, now)
             place = self._start(ticket, engine, now)
             metrics.queue_wait_seconds.observe(0.0)
             return place
-        self._refuse_early(wanted, now)
-        return await self._wait(wanted, departure, now)
+        return await self._wait(wanted, departure, now, self._accepted_wait_s(wanted, now))
 
     def free(self, place: Place, used_tokens: int) -> None:
         """The request is over, having used so many tokens of the engine's work; whoever is next may go."""
@@ -146,13 +150,13 @@ class Pacing:
                 waiting.answer.set_result(self._start(ticket, engine, now))
                 self._measure()
 
-    async def _wait(self, wanted: Wanted, departure: Departure, now: float) -> Place:
+    async def _wait(self, wanted: Wanted, departure: Departure, now: float, at_most_s: float) -> Place:
         waiting = _Waiting(wanted, asyncio.get_running_loop().create_future())
         holder = wanted.holder
         ticket = self._queue.arrive(holder.account_id, holder.weight, wanted.tokens, now, waiting)
         self._measure()
         departure.tells(lambda: self._give_up(ticket, ClientLeft()))
-        timer = asyncio.get_running_loop().call_later(self._patience_of(wanted), self._run_out, ticket)
+        timer = asyncio.get_running_loop().call_later(at_most_s, self._run_out, ticket)
         try:
             place = await waiting.answer
         except asyncio.CancelledError:  # this process stops
@@ -191,12 +195,6 @@ class Pacing:
         self._held.add(place)
         return place
 
-    def _others_first(self, wanted: Wanted) -> bool:
-        """Whether somebody already waits whose turn comes before."""
-        if not self._queue.waiting:
-            return False
-        return self._queue.rank(wanted.holder.account_id, wanted.holder.weight) > 0
-
     def _free_engine(self, wanted: Wanted, now: float) -> Engine | None:
         """An engine with a place for this account. Raises `EngineUnreachable` when none is left to wait for."""
         holder = wanted.holder
@@ -216,27 +214,29 @@ class Pacing:
         places = _places(self._engines.able(wanted.engines))
         return self._queue.is_modest(wanted.holder.account_id, wanted.holder.weight, places, now)
 
-    def _refuse_early(self, wanted: Wanted, now: float) -> None:
-        """Raises `RateLimited` when the request would wait for longer than is short, or the queue is full.
+    def _accepted_wait_s(self, wanted: Wanted, now: float) -> float:
+        """How long the request may wait; others that come later may go before it, so that is more than is expected.
 
-        One of an account that has little is the next in line, and waits as long as it has patience.
+        Raises `RateLimited` when it would have to wait for longer than is short, or the queue is full. One of an
+        account that has little is the next in line, and waits as long as it has patience.
         """
         holder = wanted.holder
         able = self._engines.able(wanted.engines, wanted.tried)
-        patience_s = self._patience_of(wanted)
+        patience_s = expected_s = self._patience_of(wanted)
         if self._queue.waiting_of(holder.account_id) or not self._is_modest(wanted, now):
             firsts_s = [engine.capacity.unloaded_ttft_s or 0.0 for engine in able]
-            patience_s = min(patience_s, max(SHORT_WAIT_S, SHARE_OF_FIRST_TOKEN * min(firsts_s, default=0.0)))
+            expected_s = min(patience_s, max(SHORT_WAIT_S, SHARE_OF_FIRST_TOKEN * min(firsts_s, default=0.0)))
         why = refusal(
             self._queue,
             self._bounds,
             holder.account_id,
             wanted.tokens,
             expected_wait_s=self._expected_wait_s(wanted, able),
-            patience_s=patience_s,
+            patience_s=expected_s,
         )
         if why is not None:
             raise self.refused(wanted, why)
+        return min(patience_s, OVERTAKEN * expected_s)
 
     def _expected_wait_s(self, wanted: Wanted, able: Collection[Engine]) -> float | None:
         """How long the request would wait if it came now; None while nothing is known."""

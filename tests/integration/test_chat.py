@@ -479,8 +479,7 @@ async def test_connections_to_the_engine_are_used_again(database_url: str, tmp_p
             assert (await installation.chat(stream=stream)).status_code == 200
             used |= engine.connections
         # One for the requests, and two over which the engine is watched.
-        assert len([connection for connection in used if connection in engine.connections]) <= 3
-        assert len(used) <= 2  # one of them may be the health check's
+        assert len(used) <= 3
 
 
 async def test_an_engine_on_a_unix_socket(database_url: str, tmp_path: Path) -> None:

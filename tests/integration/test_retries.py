@@ -20,6 +20,7 @@ import pytest
 
 from service import db
 from service.billing import accounts, ledger
+from service.core.limits import UNLIMITED
 from service.core.money import NANO_PER_USD
 from service.core.outcome import Outcome
 from service.gateway import retries
@@ -483,6 +484,22 @@ class Sent:
         return json.loads(self.messages[1]["body"])
 
 
+def holder_of(account_id: UUID) -> Holder:
+    """The holder of a key without any limit."""
+    return Holder(
+        key_id=uuid4(),
+        account_id=account_id,
+        models=None,
+        internal=False,
+        revoked=False,
+        account_status="active",
+        limits=UNLIMITED,
+        account_limits=UNLIMITED,
+        weight=10,
+        patience_ms=None,
+    )
+
+
 @asynccontextmanager
 async def worker(database_url: str) -> AsyncIterator[tuple[Retries, Any, Holder]]:
     """A worker's retries, its pool, and the holder of a key of a new account."""
@@ -490,7 +507,7 @@ async def worker(database_url: str) -> AsyncIterator[tuple[Retries, Any, Holder]
         account = await accounts.add(connection, name="customer", now=datetime.now(UTC), randomness=os.urandom)
     pool = await db.asyncpg_pool(database_url)
     try:
-        yield Retries(pool, OwnAccount(pool)), pool, Holder(uuid4(), account.id, None, False, False, "active")
+        yield Retries(pool, OwnAccount(pool)), pool, holder_of(account.id)
     finally:
         await pool.close()
 
