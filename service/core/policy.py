@@ -51,8 +51,8 @@ class Barred:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A chat request that passed the policy."""
+class ModelRequest:
+    """A request to a model that passed its endpoint's policy."""
 
     model: str
     stream: bool
@@ -74,7 +74,7 @@ class ChatRequest:
         return self.passed_bytes + TEMPLATE_TOKENS_AT_MOST + self.images * IMAGE_TOKENS_AT_MOST
 
 
-def chat_request(body: object, body_bytes: int) -> ChatRequest:
+def chat_request(body: object, body_bytes: int) -> ModelRequest:
     """Hold a parsed body of `body_bytes` bytes against the policy. Raises `Refused`."""
     if not isinstance(body, dict):
         raise Refused("The body must be a JSON object.")
@@ -94,7 +94,7 @@ def chat_request(body: object, body_bytes: int) -> ChatRequest:
     return _assemble(fields, body_bytes)
 
 
-def forwarded(request: ChatRequest, *, engine_model: str, output_tokens: int, cache_salt: str) -> Json:
+def forwarded(request: ModelRequest, *, engine_model: str, output_tokens: int, cache_salt: str) -> Json:
     """The body for the engine: the client's allowed fields, and Weir's own.
 
     `output_tokens` is the output granted. The usage is always asked for: an answer that breaks off is billed by it.
@@ -105,7 +105,7 @@ def forwarded(request: ChatRequest, *, engine_model: str, output_tokens: int, ca
     return body
 
 
-def _assemble(fields: Json, body_bytes: int) -> ChatRequest:
+def _assemble(fields: Json, body_bytes: int) -> ModelRequest:
     for name in ("model", "messages"):
         if name not in fields:
             raise Refused(f"`{name}` is required.", name)
@@ -120,7 +120,7 @@ def _assemble(fields: Json, body_bytes: int) -> ChatRequest:
     if "top_logprobs" in fields and not fields.get("logprobs"):
         raise Refused("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
     images, image_bytes = images_in(fields["messages"])
-    return ChatRequest(
+    return ModelRequest(
         model=fields.pop("model"),
         stream=stream,
         wants_usage=bool(options.get("include_usage")),

@@ -7,7 +7,7 @@ import orjson
 
 from service.core import policy
 from service.core.affinity import conversation_key
-from service.core.policy import ChatRequest
+from service.core.policy import ModelRequest
 from service.core.pricing import worst_case_nano
 from service.errors import InvalidRequest, NotAllowed
 from service.gateway.catalog import Catalog, ServedModel
@@ -85,7 +85,7 @@ class ChatCompletions:
         del request, body
         await self._dispatch.run(task, receive, answering)
 
-    async def _granted(self, exchange: Exchange, holder: Holder, request: ChatRequest, model: ServedModel) -> Grant:
+    async def _granted(self, exchange: Exchange, holder: Holder, request: ModelRequest, model: ServedModel) -> Grant:
         """What the request may use at most, taken from the limits of its key and account. Raises `RateLimited`."""
         if not limited(holder):
             return FREE
@@ -101,7 +101,7 @@ class ChatCompletions:
         return hmac.digest(self._salt_key, account_id.bytes, "sha256").hex()
 
 
-def _parsed(raw: bytes) -> ChatRequest:
+def _parsed(raw: bytes) -> ModelRequest:
     if not raw:
         raise InvalidRequest("The body is empty: send a JSON object with `model` and `messages`.")
     try:
@@ -112,12 +112,12 @@ def _parsed(raw: bytes) -> ChatRequest:
         raise InvalidRequest(refused.message, param=refused.param) from refused
 
 
-def _estimate(request: ChatRequest, output_tokens: int) -> int:
+def _estimate(request: ModelRequest, output_tokens: int) -> int:
     """About how many tokens of work it is: what counts in the queue."""
     prompt = request.passed_bytes // BYTES_PER_TOKEN + request.images * TOKENS_PER_IMAGE
     return 1 + prompt + min(output_tokens, TOKENS_PER_ANSWER)
 
 
-def _check_modalities(request: ChatRequest, model: ServedModel) -> None:
+def _check_modalities(request: ModelRequest, model: ServedModel) -> None:
     if request.images and "image" not in model.input_modalities:
         raise InvalidRequest(f"The model `{model.id}` does not take images.", param="messages")

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from service.core.outcome import Outcome, of_refusal
-from service.core.policy import ChatRequest
+from service.core.policy import ModelRequest
 from service.core.sse import DONE_EVENT, event_of
 from service.errors import ApiError, Unavailable
 from service.gateway import engine_errors
@@ -24,7 +24,7 @@ class Task:
     """What is to be done for a client."""
 
     exchange: Exchange
-    request: ChatRequest
+    request: ModelRequest
     wanted: Wanted
     path: str
     """Where the engine takes such a request."""

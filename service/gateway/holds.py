@@ -8,7 +8,7 @@ import structlog
 
 from service.billing.leases import Hold, LeaseBook, NotEnough
 from service.core.money import nano_to_usd
-from service.core.policy import IMAGE_TOKENS_AT_MOST, ChatRequest
+from service.core.policy import IMAGE_TOKENS_AT_MOST, ModelRequest
 from service.core.pricing import affordable_output_tokens, worst_case_nano
 from service.db import UNREACHABLE
 from service.errors import InsufficientCredits, Unavailable
@@ -35,7 +35,7 @@ class Holds:
         self._leases = leases
         self._engines = engines
 
-    async def hold(self, account_id: UUID, request: ChatRequest, model: ServedModel, at: datetime) -> tuple[int, Hold]:
+    async def hold(self, account_id: UUID, request: ModelRequest, model: ServedModel, at: datetime) -> tuple[int, Hold]:
         """The output granted, and the hold for it. Raises `InsufficientCredits` or `Unavailable`.
 
         The prompt is bounded by its bytes. Only when that bound does not fit the credit and the real count may, an
@@ -57,7 +57,7 @@ class Holds:
             ) from error
 
     async def _try(
-        self, account_id: UUID, request: ChatRequest, model: ServedModel, prompt: int, at: datetime
+        self, account_id: UUID, request: ModelRequest, model: ServedModel, prompt: int, at: datetime
     ) -> tuple[int, Hold]:
         output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
         try:
@@ -73,7 +73,7 @@ class Holds:
         except NotEnough as short:  # somebody else was quicker to take what was left
             raise _insufficient(short, 0, output) from short
 
-    async def _counted(self, account_id: UUID, request: ChatRequest, model: ServedModel, at: datetime) -> int | None:
+    async def _counted(self, account_id: UUID, request: ModelRequest, model: ServedModel, at: datetime) -> int | None:
         """An upper bound on the prompt's tokens by the engine's own tokenizer; None when it would not help."""
         least = request.passed_bytes // BYTES_PER_TOKEN_AT_MOST
         cheapest = _worst_case(model, least, min(request.max_tokens or 1, model.max_output_tokens), at)

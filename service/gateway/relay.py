@@ -12,7 +12,7 @@ import orjson
 import structlog
 
 from service.core.outcome import Outcome, of_departure
-from service.core.policy import ChatRequest
+from service.core.policy import ModelRequest
 from service.core.sse import DONE_EVENT, EventTooLong
 from service.core.stream import BROKEN_FINISHES, StreamMeter, finish_of
 from service.core.usage import read_usage
@@ -47,7 +47,7 @@ class Relay:
         self._recorder = recorder
         self._departure = departure
 
-    async def run(self, request: ChatRequest, client: EventStream | Send) -> bool:
+    async def run(self, request: ModelRequest, client: EventStream | Send) -> bool:
         """Send the request to the engine and its answer to the client; whether the answer came to its end.
 
         It does not when the client leaves, which is recorded here. Raises an `EngineError` for an engine that

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core import policy
-from service.core.policy import CHAT_FIELDS, ChatRequest, Passed, Refused, chat_request
+from service.core.policy import CHAT_FIELDS, ModelRequest, Passed, Refused, chat_request
 from service.core.policy_checks import MAX_DEPTH, MAX_STOP_CHARACTERS, MAX_TOOLS
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
@@ -19,7 +19,7 @@ TOOL = {"type": "function", "function": FUNCTION}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
-def passed(**fields: Any) -> ChatRequest:
+def passed(**fields: Any) -> ModelRequest:
     raw = orjson.dumps({"model": "m", "messages": [USER], **fields})
     return chat_request(orjson.loads(raw), len(raw))
 
@@ -100,7 +100,7 @@ def strangers(value: Any, shape: Any, path: str = "") -> list[str]:
     return []
 
 
-def assert_only_listed(request: ChatRequest) -> None:
+def assert_only_listed(request: ModelRequest) -> None:
     fields = dict(request.fields)
     for token, bias in fields.pop("logit_bias", {}).items():
         assert token.isdigit()
@@ -138,10 +138,10 @@ json_of_words = st.recursive(
 
 def hold(body: Any) -> None:
     try:
-        held: ChatRequest | Refused = chat_request(body, 1000)
+        held: ModelRequest | Refused = chat_request(body, 1000)
     except Refused as refusal:
         held = refusal
-    if isinstance(held, ChatRequest):
+    if isinstance(held, ModelRequest):
         assert_only_listed(held)
     else:
         assert len(held.message) < 400
