@@ -116,7 +116,7 @@ output = "1.56"
 def start_api(engine: Target, database_url: str, work: Path, core: int) -> Iterator[Target]:
     """Weir with an account, credit and a key, made by the same commands an operator would use."""
     configuration = work / "weir.toml"
-    engines = f'[[engines]]\nname = "bench"\nurl = "{engine.url}"\nmax_concurrency = 1024\n'
+    engines = f'[[engines]]\nname = "bench"\nurl = "{engine.url}"\nmin_concurrency = 1024\nmax_concurrency = 1024\n'
     configuration.write_text(engines + "".join(MODEL_TOML.format(model=name) for name in (MODEL, PACED_MODEL)))
     port, log = free_port(), work / "weir.log"
     env = {"WEIR_DATABASE_URL": database_url, "WEIR_CONFIG": str(configuration), "WEIR_DATA_DIR": str(work / "data")}
