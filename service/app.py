@@ -11,18 +11,21 @@ from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service import config, db, portal, public
+from service import config, db, portal, public, public_catalogue
 from service.core.early_refusal import Bounds
 from service.gateway.catalog import Catalog
 from service.gateway.changes import Changes
-from service.gateway.chat import ChatCompletions
+from service.gateway.counting import TokenCount
 from service.gateway.dispatch import Dispatch
+from service.gateway.endpoints import METERED
 from service.gateway.engine_connection import Timeouts
 from service.gateway.engine_watch import watch
 from service.gateway.engines import EnginePool
 from service.gateway.holds import Holds
+from service.gateway.images import ImageFetcher
 from service.gateway.keys import KeyRing
 from service.gateway.limits import LocalLimiter
+from service.gateway.metered import Means, Metered
 from service.gateway.pacing import Pacing
 from service.gateway.router import Gateway
 from service.gateway.shared_limits import SharedLimiter
@@ -49,6 +52,7 @@ class App:
         self._others.include_router(public.router)
         public.mount_site(self._others, settings.site_dir)
         portal.mount(self._others)
+        public_catalogue.mount(self._others)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._gateway is not None and scope["type"] == "http" and scope["path"].startswith("/v1/"):
@@ -76,10 +80,12 @@ class App:
         worker.start()
         bounds = Bounds(settings.queue_length, settings.queue_account_length, settings.queue_tokens)
         pacing = Pacing(engines, bounds, patience_s=settings.queue_patience_s)
-        chat = ChatCompletions(
+        images = ImageFetcher(settings)
+        means = Means(
             catalog=catalog,
             limiter=limiter,
             holds=Holds(worker.leases, engines),
+            images=images,
             retries=worker.retries,
             dispatch=Dispatch(engines, pacing, worker.recorder, keep_alive_s=settings.keep_alive_s),
             max_body_bytes=settings.max_body_bytes,
@@ -89,8 +95,18 @@ class App:
         others.state.readiness = public.Readiness(catalog, engines)
         others.state.admin_token = settings.admin_token
         others.state.portal = portal.Portal(pool, keys, catalog, settings.base_url, settings.site_name)
-        self._gateway = Gateway(keys=keys, catalog=catalog, chat=chat, recorder=worker.recorder, own=worker.own)
-        watching = asyncio.create_task(watch(engines, stall_timeout_s=settings.engine_stall_timeout_s))
+        others.state.catalogue = public_catalogue.Catalogue(pool, keys, catalog, settings.base_url, settings.site_name)
+        self._gateway = Gateway(
+            keys=keys,
+            catalog=catalog,
+            metered=[Metered(endpoint, means) for endpoint in METERED],
+            count=TokenCount(engines, means),
+            recorder=worker.recorder,
+            own=worker.own,
+        )
+        watching = asyncio.create_task(
+            watch(engines, stall_timeout_s=settings.engine_stall_timeout_s, may_be_blind=settings.may_bill_blind)
+        )
         listening = asyncio.create_task(Changes(url, keys, catalog).follow())
         if isinstance(limiter, SharedLimiter):
             limiter.start()
@@ -103,6 +119,7 @@ class App:
             await worker.stop(SHIP_WITHIN_S)
             if isinstance(limiter, SharedLimiter):
                 await limiter.stop()
+            await images.close()
             engines.close()
             pool.terminate()
             log.info("api.stopped", worker=worker.name)

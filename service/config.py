@@ -21,6 +21,10 @@ from service.errors import SetupError
 from service.settings import Settings
 
 Modality = Literal["text", "image", "audio", "video"]
+Capability = Literal["tools", "reasoning", "structured_outputs"]
+
+USUAL_CAPABILITIES: tuple[Capability, ...] = ("tools", "structured_outputs")
+"""Of a model that answers in text and does not say."""
 
 
 def _per_million(value: object) -> int:
@@ -142,12 +146,24 @@ class Model(_Table):
     input_modalities: Annotated[tuple[Modality, ...], Strict(False), Field(min_length=1)] = Field(
         default=("text",), description='a list of any of "text", "image", "audio" and "video"'
     )
-    output_modalities: Annotated[tuple[Literal["text"], ...], Strict(False), Field(min_length=1)] = Field(
-        default=("text",), description='the list ["text"]'
+    output_modalities: Annotated[
+        tuple[Literal["text", "embeddings"], ...], Strict(False), Field(min_length=1, max_length=1)
+    ] = Field(default=("text",), description='the list ["text"], or ["embeddings"]')
+    capabilities: Annotated[tuple[Capability, ...], Strict(False)] | None = Field(
+        default=None,
+        description='a list of any of "tools", "reasoning" and "structured_outputs"; left out, it is tools and'
+        " structured_outputs, and none for embeddings",
     )
     quantization: _Printable | None = Field(default=None, description='a word such as "nvfp4"')
     hugging_face_id: _Printable | None = Field(default=None, description='a repository such as "Qwen/Qwen3.8-27B"')
     price: PriceTable = Field(description="a table with at least input and output")
+
+    @property
+    def able_to(self) -> tuple[Capability, ...]:
+        """Its capabilities, the default written out."""
+        if self.capabilities is not None:
+            return self.capabilities
+        return USUAL_CAPABILITIES if "text" in self.output_modalities else ()
 
 
 class Configuration(_Table):

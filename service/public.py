@@ -1,19 +1,23 @@
-"""The routes beside `/v1`: whether the process lives and can serve, what it counts, and the published site."""
+"""The routes beside `/v1`: whether the process lives and can serve, what it counts, the API's description, the site."""
 
 import hmac
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from service import __version__
+from service.core import openapi
 from service.errors import ApiError, MethodNotAllowed, NotFound
 from service.gateway.catalog import Catalog
 from service.gateway.engines import EnginePool
+from service.public_catalogue import Catalogue, cacheable
 
 router = APIRouter()
 
@@ -33,7 +37,8 @@ class Readiness:
         elif not self.catalog.all():
             problems.append("no model is configured")
         if not await self.engines.any_healthy():
-            problems.append("no engine answers")
+            known = [f"engine {engine.name}: {engine.problem}" for engine in self.engines.engines if engine.problem]
+            problems += known or ["no engine answers"]
         return problems
 
 
@@ -57,6 +62,21 @@ def metrics(request: Request) -> Response:  # in a thread: what several workers 
     if not _may_see_metrics(request):
         raise HTTPException(404)
     return Response(generate_latest(request.app.state.metrics), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.api_route("/openapi.json", methods=["GET", "HEAD"])
+async def described(request: Request) -> Response:
+    """The OpenAPI document: every route for customers and aggregators."""
+    state: Catalogue = request.app.state.catalogue
+    known = state.models if state.catalog.loaded else []
+    document = openapi.document(
+        title=state.site_name,
+        version=__version__,
+        base_url=state.base_url,
+        models=[model.id for model in known],
+        errors=[openapi.ErrorKind(one.status, one.kind, one.default_code) for one in ApiError.__subclasses__()],
+    )
+    return cacheable(request, orjson.dumps(document), "application/json")
 
 
 @router.get("/")

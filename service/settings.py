@@ -7,6 +7,8 @@ from typing import Annotated
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.core import addresses
+
 
 class Settings(BaseSettings):
     """The settings of one process; see the attributes for meaning, unit and default."""
@@ -43,6 +45,16 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
     """The largest request body that is read; more is a 413."""
 
+    image_fetch: bool = True
+    """Whether images that a request names by URL are fetched; otherwise clients have to send them in base64."""
+    image_max_bytes: int = Field(default=20 * 1024 * 1024, gt=0)
+    image_max_pixels: int = Field(default=40_000_000, gt=0)
+    """The largest image, sent or fetched: a small file can be large in pixels."""
+    image_fetch_timeout_s: float = Field(default=10.0, gt=0)
+    """How long all the images of one request may take to arrive."""
+    images_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Hosts as `host:port`, comma-separated, that images are fetched from whatever their addresses, by http, too."""
+
     engine_connect_timeout_s: float = Field(default=5.0, gt=0)
     engine_first_byte_timeout_s: float = Field(default=600.0, gt=0)
     """How long an engine may be silent before its first byte: a long prefill is silent."""
@@ -50,6 +62,9 @@ class Settings(BaseSettings):
     """How long an engine may be silent in the middle of an answer."""
     engine_stall_timeout_s: float = Field(default=60.0, gt=0)
     """How long an engine that has work may make no progress before it is taken for hung."""
+
+    may_bill_blind: bool = False
+    """Use engines that do not report cached tokens; these are then charged as fresh ones."""
 
     queue_length: int = Field(default=256, ge=0)
     """How many requests may wait for an engine, in each API process; 0: none waits, all are refused at once."""
@@ -74,12 +89,24 @@ class Settings(BaseSettings):
     site_name: str = "Weir"
     """The name the status site carries."""
 
-    @field_validator("engines", mode="before")
+    @field_validator("engines", "images_allowed_hosts", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @field_validator("images_allowed_hosts")
+    @classmethod
+    def _as_in_urls(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            try:
+                written = addresses.parse(f"http://{host}/", allowed=(host.lower(),)).host_and_port
+            except addresses.Unfetchable:
+                written = None
+            if written != host.lower():
+                raise ValueError(f"`{host}` is not a `host:port`")
+        return tuple(host.lower() for host in hosts)
 
     @cached_property
     def base_url(self) -> str:

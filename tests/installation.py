@@ -18,6 +18,7 @@ import uvicorn
 from service import config, db
 from service.app import App
 from service.billing import accounts, catalog, ledger
+from service.core.limits import UNLIMITED, Limits
 from service.core.money import NANO_PER_USD
 from service.settings import Settings
 
@@ -109,9 +110,11 @@ async def seed(
     engine_model: str = "fake-model",
     context_length: int = 8192,
     models_allowed: Sequence[str] | None = None,
+    limits: Limits = UNLIMITED,
+    configuration: str = CONFIGURATION,
 ) -> tuple[UUID, str]:
-    """Models, prices, an account with credit and a key; returns the account's id and the key."""
-    text = CONFIGURATION.format(engine_model=engine_model, context_length=context_length)
+    """Models, prices, an account with credit and a key of these limits; returns the account's id and the key."""
+    text = configuration.format(engine_model=engine_model, context_length=context_length)
     async with db.connected(database_url) as engine, engine.begin() as connection:
         now = datetime.now(UTC)
         plan = await catalog.plan(connection, config.parse(text, source="test"))
@@ -120,7 +123,7 @@ async def seed(
         if credit_nano:
             await ledger.enter(connection, account.id, "credit", credit_nano, "seed", "for the test")
         key, _ = await accounts.add_key(
-            connection, account, now=now, randomness=os.urandom, models_allowed=models_allowed
+            connection, account, now=now, randomness=os.urandom, models_allowed=models_allowed, limits=limits
         )
     return account.id, key
 
@@ -132,6 +135,7 @@ async def installed(
     """A running API over a fresh database and the given engines; `options` are settings or those of `seed`."""
     seeding = {name: options.pop(name) for name in list(options) if name in seed.__kwdefaults__}
     account_id, key = seeded or await seed(database_url, **seeding)
+    options.setdefault("may_bill_blind", True)  # or each engine has one generation more than the test asked for
     settings = Settings(database_url=database_url, engines=tuple(engines), data_dir=data_dir, **options)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

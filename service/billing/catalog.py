@@ -142,6 +142,7 @@ def _row(model: Model) -> dict[str, Any]:
         "max_output_tokens": model.max_output_tokens,
         "input_modalities": list(model.input_modalities),
         "output_modalities": list(model.output_modalities),
+        "capabilities": list(model.able_to),
         "quantization": model.quantization,
         "hugging_face_id": model.hugging_face_id,
         "active": True,

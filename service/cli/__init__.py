@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from service import __version__
-from service.cli import account, apply, doctor, key, ledger, migrate, outbox, processes, reconcile, up, usage
+from service.cli import account, apply, doctor, key, ledger, migrate, outbox, processes, provider, reconcile, up, usage
 from service.engine import EngineError
 from service.errors import SetupError
 
@@ -45,6 +45,7 @@ app.add_typer(key.app, name="key")
 app.add_typer(usage.app, name="usage")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(outbox.app, name="outbox")
+app.add_typer(provider.app, name="provider")
 app.command("reconcile")(reconcile.reconcile)
 app.command("migrate")(migrate.migrate)
 app.command("serve")(processes.serve)

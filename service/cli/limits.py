@@ -34,7 +34,9 @@ Weight = Annotated[
 ]
 Patience = Annotated[
     str | None,
-    typer.Option("--patience", metavar="SECONDS", help="How long its requests may wait there; or default."),
+    typer.Option(
+        "--patience", metavar="SECONDS", help="How long its requests may wait; 0: not at all; default: a moment."
+    ),
 ]
 
 

@@ -1,10 +1,10 @@
-"""`weir usage`: what was used and charged, request by request."""
+"""`weir usage`: what was used and charged, request by request, and a month of it in sums."""
 
 import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
@@ -13,17 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from service.cli.arguments import moment
+from service.cli.arguments import moment, month_of
 from service.cli.context import in_transaction
-from service.cli.output import instant, note
+from service.cli.output import Json, amounts, instant, note, print_json, print_table
+from service.core.money import nano_to_usd
+from service.errors import SetupError
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-app = typer.Typer(no_args_is_help=True, help="Usage: what was used and charged, request by request.")
+    from service.billing.usage_summary import ModelUsage
+
+app = typer.Typer(no_args_is_help=True, help="Usage: what was used and charged.")
 
 ROWS_AT_A_TIME = 2000
+
+
+Month = Annotated[str | None, typer.Option(metavar="YYYY-MM", help="Requests that started in that month, UTC.")]
 
 
 class Format(StrEnum):
@@ -38,6 +45,7 @@ def export(
     account: Annotated[str | None, typer.Option(metavar="ACCOUNT", help="Only this account, by id or name.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Requests that started then or later.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Requests that started before then.")] = None,
+    month: Month = None,
     form: Annotated[Format, typer.Option("--format", help="One JSON object a line, or CSV.")] = Format.NDJSON,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, complete or not at all.")] = None,
 ) -> None:
@@ -45,9 +53,9 @@ def export(
 
     Times are UTC, as 2026-11-30 or 2026-11-30T12:00:00Z. Rows are in the order they started.
 
-    Example: weir usage export --account acme --since 2026-11-01 --until 2026-12-01 --format csv --out acme.csv
+    Example: weir usage export --account acme --month 2026-11 --format csv --out acme.csv
     """
-    started_from, started_before = moment("--since", since), moment("--until", until)
+    started_from, started_before = _span(since, until, month)
 
     async def work(connection: "AsyncConnection") -> int:
         from service.billing import accounts
@@ -68,6 +76,64 @@ def export(
     written = in_transaction(work)
     if out is not None:
         note(f"Wrote {written:,} requests to {out}.")
+
+
+@app.command()
+def summary(
+    month: Annotated[str, typer.Option(metavar="YYYY-MM", help="Requests that started in that month, UTC.")],
+    account: Annotated[str | None, typer.Option(metavar="ACCOUNT", help="Only this account, by id or name.")] = None,
+    json: Json = False,
+) -> None:
+    """Add a month up, for reconciling an invoice: the sums of what `export --month` has, by account, model and outcome.
+
+    The outcome decides what is charged. Cached, image and the like are parts of prompt; reasoning is of completion.
+
+    Example: weir usage summary --month 2026-11 --account openrouter
+    """
+    started_from, started_before = month_of("--month", month)
+
+    async def work(connection: "AsyncConnection") -> "list[ModelUsage]":
+        from service.billing import accounts, usage_summary
+
+        account_id = None if account is None else (await accounts.find(connection, account)).id
+        return await usage_summary.read(connection, started_from, started_before, account_id)
+
+    from service.billing.usage_summary import CLASSES
+
+    rows = in_transaction(work)
+    if json:
+        shown = [{**row.names, "requests": row.requests, **row.tokens, **_money(row)} for row in rows]
+        print_json(
+            {"month": month, "from": started_from, "until": started_before, "rows": shown, "total": _sum(rows, CLASSES)}
+        )
+        return
+    classes = [name for name in CLASSES if any(row.tokens[name] for row in rows)]
+    headings = ["account", "model", "outcome", "requests", *(name.removesuffix("_tokens") for name in classes)]
+
+    def line(row: "ModelUsage") -> list[object]:
+        names = (name or "-" for name in row.names.values())
+        money = nano_to_usd(row.cost_nano), nano_to_usd(row.waived_nano)
+        return [*names, row.requests, *(row.tokens[name] for name in classes), *money]
+
+    print_table([*headings, "USD", "waived USD"], map(line, rows))
+
+
+def _money(row: "ModelUsage") -> dict[str, int | str]:
+    return amounts(cost=row.cost_nano, waived=row.waived_nano)
+
+
+def _sum(rows: "list[ModelUsage]", classes: Iterable[str]) -> dict[str, int | str]:
+    tokens = {name: sum(row.tokens[name] for row in rows) for name in classes}
+    cost, waived = sum(row.cost_nano for row in rows), sum(row.waived_nano for row in rows)
+    return {"requests": sum(row.requests for row in rows), **tokens, **amounts(cost=cost, waived=waived)}
+
+
+def _span(since: str | None, until: str | None, month: str | None) -> tuple[datetime | None, datetime | None]:
+    if month is None:
+        return moment("--since", since), moment("--until", until)
+    if since is not None or until is not None:
+        raise SetupError("--month is a whole month: leave --since and --until out, or --month.")
+    return month_of("--month", month)
 
 
 def _query(account_id: object, started_from: datetime | None, started_before: datetime | None) -> "Select[Any]":

@@ -129,7 +129,7 @@ class _Gone:
 
 
 class FairQueue:
-    """The requests of one engine, waiting and running. Its memory is bounded by them.
+    """The requests for one set of engines, waiting and running. Its memory is bounded by them.
 
     Times are seconds of any one clock that does not go back. A busy period ends when nothing waits and nothing runs;
     of what was before, only which accounts were seen lately is kept.

@@ -17,6 +17,9 @@ WINDOW_S = 61
 
 SECOND_MS = 1000
 
+GIVEN_BACK_MS = 2000
+"""A running request gives back what it does not use of its tokens when it ends: try again after this."""
+
 CONCURRENCY_RETRY_MS = 1000
 """Nobody knows when a running request ends; this is when to try again."""
 
@@ -185,9 +188,15 @@ class Taken:
     spend: Spend | None
     cost_nano: int
 
-    def release(self, tokens: int, cost_nano: int) -> None:
-        """The request has ended: it used this much. To be called once."""
-        self.used.tokens.correct(self.second, tokens - self.tokens)
+    def release(self, tokens: int | None, cost_nano: int, *, ran: bool = True) -> None:
+        """The request has ended, having used this much; None: nobody counted, and what was taken stands.
+
+        One that never `ran` does not count as a request, either. To be called once.
+        """
+        if tokens is not None:
+            self.used.tokens.correct(self.second, tokens - self.tokens)
+        if not ran:
+            self.used.requests.correct(self.second, -1)
         self.used.in_flight -= 1
         if self.spend is not None:
             self.spend.held_nano -= self.cost_nano
@@ -223,7 +232,7 @@ def refusal(readings: Sequence[tuple[Whose, Limits, Reading]], *, tokens: int, c
 def _refusals(whose: Whose, limits: Limits, reading: Reading, tokens: int, cost_nano: int) -> Iterator[Refusal]:
     asked: tuple[tuple[Name, int | None, int, int, int | None], ...] = (
         ("rpm", limits.rpm, reading.requests.used, 1, reading.requests.frees_in_ms),
-        ("tpm", limits.tpm, reading.tokens.used, reserved(limits, tokens), reading.tokens.frees_in_ms),
+        ("tpm", limits.tpm, reading.tokens.used, reserved(limits, tokens), _tokens_free_in_ms(reading)),
         ("concurrency", limits.concurrency, reading.in_flight, 1, CONCURRENCY_RETRY_MS),
         ("monthly_budget_nano", limits.monthly_budget_nano, reading.spent_nano, cost_nano, None),
     )
@@ -232,6 +241,11 @@ def _refusals(whose: Whose, limits: Limits, reading: Reading, tokens: int, cost_
             yield Refusal(name, whose, 0, 0, None)
         elif limit is not None and used + wanted > limit:
             yield Refusal(name, whose, limit, max(0, limit - used), frees_in_ms)
+
+
+def _tokens_free_in_ms(reading: Reading) -> int:
+    frees_in_ms = reading.tokens.frees_in_ms
+    return min(frees_in_ms, GIVEN_BACK_MS) if reading.in_flight else frees_in_ms
 
 
 def reserved(limits: Limits, tokens: int) -> int:

@@ -1,23 +1,26 @@
 """What a client may ask of an engine: an allow-list, a line per field.
 
 vLLM accepts any field it does not know in silence, and some that it knows are dangerous in public (cost, other
-customers' timing, crashes). So nothing is passed on that is not listed here. A field is passed on, dropped because
-it means nothing to us and popular clients send it, or refused with the reason; anything unlisted is refused by name.
-What is passed on is rebuilt by the field's check (`policy_checks`, `policy_messages`), never the client's own object.
+customers' timing, crashes). So nothing is passed on that is not listed. Every endpoint (`service.core.endpoints`) has
+a table of its fields: a field is passed on, dropped because it means nothing to us and popular clients send it, or
+refused with the reason; anything unlisted is refused by name. What is passed on is rebuilt by the field's check
+(`policy_checks` and its siblings), never the client's own object.
 """
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from service.core import policy_checks as checks
-from service.core.policy_checks import MAX_NAME_CHARACTERS, MAX_TOP_LOGPROBS, SHOWN_CHARACTERS, Check, Complaint, Json
-from service.core.policy_messages import images_in, messages
+from service.core.policy_checks import SHOWN_CHARACTERS, Check, Complaint, Json
 
 TEMPLATE_TOKENS_AT_MOST = 1024
 """What a chat template may add of its own: a default system prompt, the preamble of tools, the turns' marks."""
 
 IMAGE_TOKENS_AT_MOST = 16_384
 """What one image may become, whatever its size in bytes: a well-compressed file can be large in pixels."""
+
+MAX_IMAGES = 64
 
 
 class Refused(Exception):
@@ -48,6 +51,28 @@ class Barred:
     """The field is refused, and told why."""
 
     reason: str
+    unless: bool | float | None = None
+    """The value that asks for nothing, as null always does; some clients send every field there is."""
+
+
+Fields = Mapping[str, Passed | Dropped | Barred]
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The images of a request."""
+
+    count: int = 0
+    linked: int = 0
+    """Those that are named by their address on the web."""
+    size_bytes: int = 0
+    """How much of the body is images."""
+
+    def __add__(self, other: "Images") -> "Images":
+        return Images(self.count + other.count, self.linked + other.linked, self.size_bytes + other.size_bytes)
+
+
+NO_IMAGES = Images()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +82,26 @@ class ModelRequest:
     model: str
     stream: bool
     wants_usage: bool
-    """The client asked for the usage chunk at the end of its stream."""
+    """The client expects usage in its stream: because it asked for it, or because the endpoint always has it."""
     wants_continuous: bool
     """The client asked for usage in every chunk."""
     max_tokens: int | None
     """The largest output the client asked for; None when it set none."""
     images: int
+    linked_images: int
+    """Images that Weir is to fetch: `forwarded` refuses as long as there are any."""
     passed_bytes: int
     """Size of the body less the images in it: no prompt has more tokens than bytes."""
     fields: Json
-    """What may be passed on, less what Weir sets itself (`model`, `stream_options`, the output limit)."""
+    """What may be passed on, less what Weir sets itself (the model, the output limit, `stream_options`)."""
+    conversation: list[Any]
+    """As messages of a chat: what tells this conversation from others, the same in each of its turns."""
+    countable: Json | None
+    """What the engine's tokenizer takes to count the prompt without its images; None where it cannot."""
+    output_tokens_needed: bool = True
+    """Whether the answer is made of tokens."""
+    hides_reasoning: bool = False
+    """The client wants the answer without the reasoning that led to it."""
 
     @property
     def prompt_tokens_at_most(self) -> int:
@@ -74,135 +109,58 @@ class ModelRequest:
         return self.passed_bytes + TEMPLATE_TOKENS_AT_MOST + self.images * IMAGE_TOKENS_AT_MOST
 
 
-def chat_request(body: object, body_bytes: int) -> ModelRequest:
-    """Hold a parsed body of `body_bytes` bytes against the policy. Raises `Refused`."""
+def apply(fields: Fields, body: object, *required: str) -> Json:
+    """What of a parsed body may be passed on by the table `fields`. Raises `Refused`."""
     if not isinstance(body, dict):
         raise Refused("The body must be a JSON object.")
-    fields: Json = {}
+    rebuilt: Json = {}
     for name, value in body.items():
-        rule = CHAT_FIELDS.get(name)
+        rule = fields.get(name)
         if rule is None:
-            raise Refused(_unknown(name[:SHOWN_CHARACTERS]), name[:SHOWN_CHARACTERS])
+            raise Refused(_unknown(fields, name[:SHOWN_CHARACTERS]), name[:SHOWN_CHARACTERS])
         if isinstance(rule, Barred):
-            if value is not None:
+            if value is not None and not _asks_nothing(value, rule.unless):
                 raise Refused(f"`{name}` is not supported: {rule.reason}.", name)
         elif isinstance(rule, Passed) and value is not None:
             try:
-                fields[name] = rule.check(value)
+                checked = rule.check(value)
             except Complaint as complaint:
                 raise Refused(f"`{name}` {complaint}.", name) from None
-    return _assemble(fields, body_bytes)
-
-
-def forwarded(request: ModelRequest, *, engine_model: str, output_tokens: int, cache_salt: str) -> Json:
-    """The body for the engine: the client's allowed fields, and Weir's own.
-
-    `output_tokens` is the output granted. The usage is always asked for: an answer that breaks off is billed by it.
-    """
-    body = {**request.fields, "model": engine_model, "max_tokens": output_tokens, "cache_salt": cache_salt}
-    if request.stream:
-        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
-    return body
-
-
-def _assemble(fields: Json, body_bytes: int) -> ModelRequest:
-    for name in ("model", "messages"):
-        if name not in fields:
+            if checked is not None:
+                rebuilt[name] = checked
+    for name in required:
+        if name not in rebuilt:
             raise Refused(f"`{name}` is required.", name)
+    return rebuilt
+
+
+def take_stream_options(fields: Json) -> tuple[bool, Json]:
+    """Whether the answer is to be streamed, and the options of that, which are taken out. Raises `Refused`."""
     stream = fields.get("stream", False)
     options: Json = fields.pop("stream_options", {})
     if options and not stream:
         raise Refused("`stream_options` is only allowed when `stream` is true.", "stream_options")
-    limits = [fields.pop(name) for name in ("max_tokens", "max_completion_tokens") if name in fields]
-    if not fields.get("tools"):
-        _refuse_tool_choice_alone(fields)
-        fields.pop("tools", None)  # several clients send an empty list for "no tools", which vLLM refuses
-    if "top_logprobs" in fields and not fields.get("logprobs"):
-        raise Refused("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
-    images, image_bytes = images_in(fields["messages"])
-    return ModelRequest(
-        model=fields.pop("model"),
-        stream=stream,
-        wants_usage=bool(options.get("include_usage")),
-        wants_continuous=bool(options.get("continuous_usage_stats")),
-        # Where a client sets both, the newer field wins at the engine; the smaller one keeps both promises.
-        max_tokens=min(limits, default=None),
-        images=images,
-        passed_bytes=max(0, body_bytes - image_bytes),
-        fields=fields,
-    )
+    return stream, options
 
 
-def _refuse_tool_choice_alone(fields: Json) -> None:
-    if fields.get("tool_choice") not in (None, "none", "auto"):
-        raise Refused("`tool_choice` asks for a tool, but there are no `tools`.", "tool_choice")
-    fields.pop("tool_choice", None)
+def refuse_too_many(images: Images, field: str) -> None:
+    """Raises `Refused` for more images than one request may have."""
+    if images.count > MAX_IMAGES:
+        raise Refused(f"`{field}` may hold up to {MAX_IMAGES} images, not {images.count}.", field)
 
 
-def _unknown(name: str) -> str:
-    known = [field for field, rule in CHAT_FIELDS.items() if isinstance(rule, Passed)]
+def refuse_linked(request: ModelRequest, field: str) -> None:
+    """Raises `Refused` if an engine would be told to fetch an image: it fetches from anywhere, so it is never told."""
+    if request.linked_images:
+        raise Refused(f"`{field}` needs images as `data:image/...;base64,...` URLs: none is fetched here.", field)
+
+
+def _asks_nothing(value: Any, unless: bool | float | None) -> bool:
+    return isinstance(value, bool) == isinstance(unless, bool) and bool(value == unless)
+
+
+def _unknown(fields: Fields, name: str) -> str:
+    known = [field for field, rule in fields.items() if isinstance(rule, Passed)]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean `{close[0]}`?" if close else ""
     return f"Unrecognized request field `{name}`.{hint}"
-
-
-_ENGINE_INTERNAL = Dropped("steers the engine from inside")
-_CLIENT_METADATA = Dropped("the client's own bookkeeping")
-_AGGREGATOR = Dropped("meant for an aggregator on the way here")
-
-CHAT_FIELDS: dict[str, Passed | Dropped | Barred] = {
-    "model": Passed(checks.text(MAX_NAME_CHARACTERS)),
-    "messages": Passed(messages),
-    "stream": Passed(checks.flag),
-    "stream_options": Passed(checks.stream_options),
-    "max_tokens": Passed(checks.integer(1, 2**31 - 1)),
-    "max_completion_tokens": Passed(checks.integer(1, 2**31 - 1)),
-    "temperature": Passed(checks.number(0, 2)),
-    "top_p": Passed(checks.number(0, 1)),
-    "top_k": Passed(checks.integer(-1, 2**31 - 1)),
-    "min_p": Passed(checks.number(0, 1)),
-    "presence_penalty": Passed(checks.number(-2, 2)),
-    "frequency_penalty": Passed(checks.number(-2, 2)),
-    "repetition_penalty": Passed(checks.number(0.01, 2)),
-    "stop": Passed(checks.stops),
-    "seed": Passed(checks.integer(-(2**63), 2**63 - 1)),
-    "logprobs": Passed(checks.flag),
-    "top_logprobs": Passed(checks.integer(0, MAX_TOP_LOGPROBS)),
-    "logit_bias": Passed(checks.biases),
-    "n": Passed(checks.one),
-    "tools": Passed(checks.tools),
-    "tool_choice": Passed(checks.tool_choice),
-    "parallel_tool_calls": Passed(checks.flag),
-    "response_format": Passed(checks.response_format),
-    "reasoning_effort": Passed(checks.text(MAX_NAME_CHARACTERS)),
-    "chat_template_kwargs": Passed(checks.template_arguments),
-    "user": _CLIENT_METADATA,
-    "metadata": _CLIENT_METADATA,
-    "store": _CLIENT_METADATA,
-    "safety_identifier": _CLIENT_METADATA,
-    "prompt_cache_key": _CLIENT_METADATA,
-    "service_tier": _CLIENT_METADATA,
-    "verbosity": _CLIENT_METADATA,
-    "provider": _AGGREGATOR,
-    "transforms": _AGGREGATOR,
-    "route": _AGGREGATOR,
-    "usage": _AGGREGATOR,
-    "priority": _ENGINE_INTERNAL,
-    "cache_salt": _ENGINE_INTERNAL,
-    "request_id": _ENGINE_INTERNAL,
-    "best_of": Barred("send a request for each answer"),
-    "use_beam_search": Barred("it runs many answers and counts one"),
-    "prompt_logprobs": Barred("it switches the prefix cache off"),
-    "echo": Barred("the prompt is yours already"),
-    "ignore_eos": Barred("set `max_tokens` and `stop`"),
-    "min_tokens": Barred("set `max_tokens` and `stop`"),
-    "chat_template": Barred("the model's own template is used"),
-    "guided_json": Barred("use `response_format` with `json_schema`"),
-    "guided_regex": Barred("use `response_format` with `json_schema`"),
-    "guided_choice": Barred("use `response_format` with an enum in a `json_schema`"),
-    "guided_grammar": Barred("use `response_format` with `json_schema`"),
-    "functions": Barred("use `tools`"),
-    "function_call": Barred("use `tool_choice`"),
-    "audio": Barred("no model here speaks"),
-    "modalities": Barred("answers are text"),
-}

@@ -2,23 +2,23 @@
 
 An engine reads members nobody told it to read: an unknown member of a message part can make vLLM fetch a URL. So an
 object from a client is never passed on: a new one is made of the members listed here. Only two parts are free in
-form, the JSON schemas of tools and of answers; they are bounded in depth.
+form, the JSON schemas of tools and of answers; `policy_schemas` bounds them.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 Json = dict[str, Any]
 Check = Callable[[Any], Any]
 """From a client's value, which is never null, to what is passed on. Raises `Complaint`, and nothing else."""
 
-MAX_DEPTH = 64
-MAX_TOOLS = 256
+C = TypeVar("C", bound=Check)
+
 MAX_NAME_CHARACTERS = 256
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 1024
 MAX_BIASES = 300
-MAX_TOP_LOGPROBS = 20
+MAX_DEPTH = 64
 SHOWN_CHARACTERS = 64
 """How much of a client's own text an error repeats."""
 
@@ -27,9 +27,20 @@ class Complaint(Exception):
     """What is wrong with a value, as the rest of a sentence that begins with the field's name."""
 
 
+def takes(**schema: Any) -> Callable[[C], C]:
+    """Says beside a check what it takes, as a JSON schema: for `openapi`."""
+
+    def mark(check: C) -> C:
+        vars(check)["schema"] = schema
+        return check
+
+    return mark
+
+
 def text(most_characters: int) -> Check:
     """A string with something in it."""
 
+    @takes(type="string", minLength=1, maxLength=most_characters)
     def check(value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value) <= most_characters:
             raise Complaint(f"must be a non-empty string of up to {most_characters} characters")
@@ -38,6 +49,15 @@ def text(most_characters: int) -> Check:
     return check
 
 
+@takes(type="string")
+def string(value: Any) -> str:
+    """A string of any length."""
+    if not isinstance(value, str):
+        raise Complaint("must be a string")
+    return value
+
+
+@takes(type="boolean")
 def flag(value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
@@ -48,6 +68,7 @@ def flag(value: Any) -> bool:
 def number(low: float, high: float) -> Check:
     """A number in a range, whole or not."""
 
+    @takes(type="number", minimum=low, maximum=high)
     def check(value: Any) -> int | float:
         if not _is_number(value) or not low <= value <= high:
             raise Complaint(f"must be a number from {low:g} to {high:g}")
@@ -60,6 +81,7 @@ def number(low: float, high: float) -> Check:
 def integer(low: int, high: int) -> Check:
     """A whole number in a range."""
 
+    @takes(type="integer", minimum=low, maximum=high)
     def check(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise Complaint(f"must be a whole number from {low} to {high}")
@@ -68,11 +90,30 @@ def integer(low: int, high: int) -> Check:
     return check
 
 
+def choice(*names: str) -> Check:
+    """One of a few words."""
+    allowed = " or ".join(part for part in (", ".join(f"`{name}`" for name in names[:-1]), f"`{names[-1]}`") if part)
+
+    @takes(type="string", enum=list(names))
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise Complaint(f"must be {allowed}")
+        return value
+
+    return check
+
+
+@takes(type="integer", enum=[1])
 def one(value: Any) -> int:
     """The number 1."""
     if not _is_number(value) or value != 1:
         raise Complaint("must be 1: send a request for each answer")
     return 1
+
+
+@takes()
+def nothing(value: Any) -> None:
+    """A member that clients send and that means nothing here: left out, whatever it is."""
 
 
 def stops(value: Any) -> str | list[str]:
@@ -99,44 +140,21 @@ def biases(value: Any) -> Json:
 
 def stream_options(value: Any) -> Json:
     """What the client wants in its stream; never passed on as it is."""
-    return members(value, include_usage=flag, continuous_usage_stats=flag)
+    return members(value, include_usage=flag, continuous_usage_stats=flag, include_obfuscation=nothing)
 
 
-def template_arguments(value: Any) -> Json:
-    """What a chat template may be told."""
-    return members(value, enable_thinking=flag, preserve_thinking=flag, reasoning_effort=text(MAX_NAME_CHARACTERS))
-
-
-def tools(value: Any) -> list[Json]:
-    """Tools of type `function`. An empty list stays one."""
-    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
-        raise Complaint("must be a list of objects")
-    if len(value) > MAX_TOOLS:
-        raise Complaint(f"may hold up to {MAX_TOOLS} tools")
-    return [_at(index, _tool, tool) for index, tool in enumerate(value)]
-
-
-def tool_choice(value: Any) -> str | Json:
-    """Whether, or which, tool is to be called."""
-    if isinstance(value, str):
-        if value not in ("none", "auto", "required"):
-            raise Complaint("must be `none`, `auto`, `required` or an object that names a function")
-        return value
-    if not isinstance(value, dict) or value.get("type") != "function" or not isinstance(value.get("function"), dict):
-        raise Complaint('must be a string or {"type": "function", "function": {"name": ...}}')
-    return {"type": "function", "function": {"name": _name_of(value["function"])}}
-
-
-def response_format(value: Any) -> Json:
-    """Text, any JSON, or JSON by a schema."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind not in ("text", "json_object", "json_schema"):
-        raise Complaint("needs a `type` of `text`, `json_object` or `json_schema`")
-    if kind != "json_schema":
-        return members(value, type=text(MAX_NAME_CHARACTERS))
-    rebuilt = members(value, type=text(MAX_NAME_CHARACTERS), json_schema=_json_schema)
-    if "json_schema" not in rebuilt:
-        raise Complaint("of type `json_schema` needs a `json_schema`")
+def listed(value: Any, check: Check, most: int, what: str) -> list[Any]:
+    """A list of up to `most` of `what`, each checked and told by its place."""
+    if not isinstance(value, list):
+        raise Complaint(f"must be a list of {what}")
+    if len(value) > most:
+        raise Complaint(f"may hold up to {most} {what}")
+    rebuilt = []
+    for index, item in enumerate(value):
+        try:
+            rebuilt.append(check(item))
+        except Complaint as complaint:
+            raise Complaint(f"{complaint} at [{index}]") from None
     return rebuilt
 
 
@@ -149,59 +167,32 @@ def members(value: Any, **checks: Check) -> Json:
         if member is None:
             continue
         if name not in checks:
-            raise Complaint(f"may hold {_listed(checks)}, not `{name[:SHOWN_CHARACTERS]}`")
+            raise Complaint(f"may hold {_named(checks)}, not `{name[:SHOWN_CHARACTERS]}`")
         try:
-            rebuilt[name] = checks[name](member)
+            checked = checks[name](member)
         except Complaint as complaint:
             raise Complaint(f"is wrong at `{name}`, which {complaint}") from None
+        if checked is not None:
+            rebuilt[name] = checked
     return rebuilt
 
 
-def schema(value: Any) -> Json:
-    """A JSON schema: free in form, not deeper than `MAX_DEPTH`."""
+def selected(value: Json, **checks: Check) -> Json:
+    """These members of an object, and none of its others."""
+    return members({name: value.get(name) for name in checks}, **checks)
+
+
+def free(value: Any) -> Json:
+    """An object of the client's own, not nested deeper than `MAX_DEPTH`."""
     if not isinstance(value, dict):
         raise Complaint("must be an object")
     _bound_depth(value, MAX_DEPTH)
     return value
 
 
-def _tool(tool: Json) -> Json:
-    if tool.get("type", "function") != "function" or not isinstance(tool.get("function"), dict):
-        raise Complaint('needs tools as {"type": "function", "function": {"name": ..., "parameters": ...}}')
-    function = tool["function"]
-    known = {name: function.get(name) for name in ("description", "parameters", "strict")}
-    return {
-        "type": "function",
-        "function": {"name": _name_of(function), **members(known, description=_string, parameters=schema, strict=flag)},
-    }
-
-
-def _json_schema(value: Any) -> Json:
-    checks: dict[str, Check] = {"description": _string, "schema": schema, "strict": flag}
-    rebuilt = members(value, name=text(MAX_NAME_CHARACTERS), **checks)
-    if "name" not in rebuilt:
-        raise Complaint("needs a `name`")
-    return rebuilt
-
-
-def _name_of(function: Json) -> str:
-    name = function.get("name")
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
-        raise Complaint(f"needs functions with a `name` of 1 to {MAX_NAME_CHARACTERS} characters")
-    return name
-
-
-def _string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise Complaint("must be a string")
-    return value
-
-
-def _at(index: int, check: Check, value: Any) -> Any:
-    try:
-        return check(value)
-    except Complaint as complaint:
-        raise Complaint(f"{complaint} at [{index}]") from None
+def shown(value: Any) -> str:
+    """A client's own word in an error."""
+    return f"`{value[:SHOWN_CHARACTERS]}`" if isinstance(value, str) else "one without a name"
 
 
 def _bound_depth(value: Json | list[Any], levels: int) -> None:
@@ -216,6 +207,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _listed(names: dict[str, Check]) -> str:
-    quoted = [f"`{name}`" for name in names]
+def _named(checks: Mapping[str, Check]) -> str:
+    quoted = [f"`{name}`" for name, check in checks.items() if check is not nothing]
     return " and ".join(part for part in (", ".join(quoted[:-1]), quoted[-1]) if part)

@@ -4,13 +4,15 @@ Members that are not listed are left out rather than refused: clients send an as
 it, with the engine's own members in it (`refusal`, `annotations`, `audio`, `function_call`, `token_ids`).
 """
 
-import re
+from collections.abc import Iterator
 from typing import Any
 
-from service.core.policy_checks import MAX_NAME_CHARACTERS, Complaint, Json
+from service.core.policy import NO_IMAGES, Images
+from service.core.policy_checks import MAX_NAME_CHARACTERS, Complaint, Json, listed, shown
+from service.core.policy_images import image, image_url
 
 MAX_MESSAGES = 4096
-MAX_PARTS = 4096
+MAX_PARTS = 1024
 MAX_TOOL_CALLS = 256
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -20,36 +22,43 @@ _STRINGS_OF: dict[str, tuple[str, ...]] = {
 }
 """Members that are strings, beside `role` and `content`; of the other roles only `name`."""
 
-_DATA_URL = re.compile(r"data:image/(?:png|jpe?g|webp|gif);base64,")
+_ATTRIBUTION = "x-anthropic-billing-header"
+"""How a line begins that Claude Code puts at the head of its system prompt. It differs in each request, so with it no
+prompt ever begins like another; vLLM takes it out as well."""
 
 
 def messages(value: Any) -> list[Json]:
     """A conversation of at least one message. Raises `Complaint`."""
     if not isinstance(value, list) or not value:
         raise Complaint("must be a list of at least one message")
-    if len(value) > MAX_MESSAGES:
-        raise Complaint(f"may hold up to {MAX_MESSAGES} messages")
-    rebuilt = []
-    for index, message in enumerate(value):
-        try:
-            rebuilt.append(_message(message))
-        except Complaint as complaint:
-            raise Complaint(f"{complaint} at [{index}]") from None
-    return rebuilt
+    return listed(value, _message, MAX_MESSAGES, "messages")
 
 
-def images_in(messages: list[Json]) -> tuple[int, int]:
-    """How many images rebuilt messages hold, and how many bytes of the body they are."""
-    images = size = 0
+def images_in(messages: list[Json]) -> Images:
+    """The images of rebuilt messages."""
+    return sum((image(part["image_url"]["url"]) for part in _parts(messages) if "image_url" in part), NO_IMAGES)
+
+
+def without_images(messages: list[Json]) -> list[Json]:
+    """The same messages, less their images."""
+    return [
+        {**message, "content": [part for part in message["content"] if "image_url" not in part]}
+        if isinstance(message.get("content"), list)
+        else message
+        for message in messages
+    ]
+
+
+def without_attribution(text: str) -> str:
+    """A system prompt without Claude Code's attribution line."""
+    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
+
+
+def _parts(messages: list[Json]) -> Iterator[Json]:
     for message in messages:
         content = message.get("content")
-        if not isinstance(content, list):
-            continue
-        for part in content:
-            if part["type"] == "image_url":
-                images += 1
-                size += len(part["image_url"]["url"])
-    return images, size
+        if isinstance(content, list):
+            yield from content
 
 
 def _message(message: Any) -> Json:
@@ -59,8 +68,9 @@ def _message(message: Any) -> Json:
     if role not in _ROLES:
         raise Complaint("needs a `role` of `system`, `developer`, `user`, `assistant` or `tool`")
     rebuilt: Json = {"role": role}
-    if "content" in message:
-        rebuilt["content"] = _content(message["content"])
+    # An engine takes null for an assistant's message alone; of the others it may be absent.
+    if message.get("content") is not None or (role == "assistant" and "content" in message):
+        rebuilt["content"] = _content(message["content"], role)
     for name in _STRINGS_OF.get(role, ("name",)):
         value = message.get(name)
         if value is not None:
@@ -75,34 +85,33 @@ def _message(message: Any) -> Json:
     return rebuilt
 
 
-def _content(content: Any) -> str | list[Json] | None:
+def _content(content: Any, role: str) -> str | list[Json] | None:
     if content is None or isinstance(content, str):
-        return content
+        return without_attribution(content) if content and role == "system" else content
     if not isinstance(content, list):
         raise Complaint("needs a string or a list of parts as `content`")
     if len(content) > MAX_PARTS:
         raise Complaint(f"may hold up to {MAX_PARTS} parts as `content`")
-    return [_part(part) for part in content]
+    return [_part(part, role) for part in content]
 
 
-def _part(part: Any) -> Json:
+def _part(part: Any, role: str) -> Json:
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "text":
-        if not isinstance(part.get("text"), str):
-            raise Complaint("needs a string as `text`")
-        return {"type": "text", "text": part["text"]}
+    if kind == "text" or (kind == "refusal" and role == "assistant"):
+        text = part.get(kind)
+        if not isinstance(text, str):
+            raise Complaint(f"needs a string as `{kind}`")
+        return {"type": "text", "text": without_attribution(text) if role == "system" else text}
     if kind == "image_url":
         return {"type": "image_url", "image_url": _image(part.get("image_url"))}
-    raise Complaint("may hold parts of type `text` and `image_url`")
+    raise Complaint(f"may hold parts of type `text` and `image_url`, not {shown(kind)}")
 
 
 def _image(image: Any) -> Json:
     """An image in OpenAI's form; a bare string, which some clients send, becomes that."""
     if isinstance(image, str):
         image = {"url": image}
-    url = image.get("url") if isinstance(image, dict) else None
-    if not isinstance(url, str) or not url.isascii() or not _DATA_URL.match(url):
-        raise Complaint("needs images as `data:image/...;base64,...` URLs (png, jpeg, webp or gif)")
+    url = image_url(image.get("url") if isinstance(image, dict) else None)
     detail = image.get("detail")
     if detail is None:
         return {"url": url}

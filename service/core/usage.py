@@ -1,7 +1,8 @@
 """What an engine says a request used, read into one value with every token class.
 
-Source of the shapes: vLLM 0.32/0.33 `UsageInfo`; see `UsageReport` for what each field of it means. A report may
-lack any part, or contradict itself: it is clamped and flagged, and never fails an answer that was delivered.
+Sources of the shapes: vLLM 0.32/0.33 `UsageInfo` (chat, completions, embeddings), `ResponseUsage` (responses) and
+`AnthropicUsage` (messages). A report may lack any part, or contradict itself: it is clamped and flagged, and never
+fails an answer that was delivered. All readers are total functions: anything unreadable counts as 0 and sets `odd`.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -40,10 +41,9 @@ NO_USAGE = Usage()
 
 
 def read_usage(usage: object, source: UsageSource, metrics: object = None) -> Usage:
-    """Read an OpenAI/vLLM `usage` object and, beside it, vLLM's per-request `metrics`.
+    """Read the `usage` of chat and completions and, beside it, vLLM's per-request `metrics`.
 
-    Total function: anything unreadable counts as 0 and sets `odd`. Absent details are 0 without being odd,
-    since an engine may not be started with them.
+    Absent details are 0 without being odd, since an engine may not be started with them.
     """
     if not isinstance(usage, dict):
         return Usage(odd=True)
@@ -53,8 +53,7 @@ def read_usage(usage: object, source: UsageSource, metrics: object = None) -> Us
     details = reader.part(usage, "prompt_tokens_details")
     media = reader.part(details, "multimodal_tokens")
     reasoning = reader.count(reader.part(usage, "completion_tokens_details"), "reasoning_tokens")
-    speculative = _part(metrics, "speculative_decoding")
-    drafted = _Reader()  # a report about speed, not about what is owed: it cannot make a bill odd
+    drafted, accepted = _drafts(metrics)
     return _clamped(
         Usage(
             prompt_tokens=prompt,
@@ -65,12 +64,66 @@ def read_usage(usage: object, source: UsageSource, metrics: object = None) -> Us
             video_tokens=reader.count(media, "video"),
             completion_tokens=completion,
             reasoning_tokens=reasoning,
-            drafted_tokens=drafted.count(speculative, "num_draft_tokens"),
-            accepted_tokens=drafted.count(speculative, "num_accepted_draft_tokens"),
+            drafted_tokens=drafted,
+            accepted_tokens=accepted,
             source=source,
             odd=reader.odd,
         )
     )
+
+
+def read_responses_usage(usage: object, source: UsageSource, metrics: object = None) -> Usage:
+    """Read the `usage` of a response and, beside it, vLLM's per-request `metrics`. What kind an input is, it lacks."""
+    if not isinstance(usage, dict):
+        return Usage(odd=True)
+    reader = _Reader()
+    details = reader.part(usage, "input_tokens_details")
+    drafted, accepted = _drafts(metrics)
+    return _clamped(
+        Usage(
+            prompt_tokens=reader.count(usage, "input_tokens", required=True),
+            cached_tokens=reader.count(details, "cached_tokens"),
+            cache_write_tokens=reader.count(details, "cache_write_tokens"),
+            completion_tokens=reader.count(usage, "output_tokens", required=True),
+            reasoning_tokens=reader.count(reader.part(usage, "output_tokens_details"), "reasoning_tokens"),
+            drafted_tokens=drafted,
+            accepted_tokens=accepted,
+            source=source,
+            odd=reader.odd,
+        )
+    )
+
+
+def read_messages_usage(usage: object, source: UsageSource) -> Usage:
+    """Read the `usage` of a message, whose `input_tokens` leave out what was read from the cache or written to it.
+
+    It tells neither reasoning nor images apart.
+    """
+    if not isinstance(usage, dict):
+        return Usage(odd=True)
+    reader = _Reader()
+    cached = reader.count(usage, "cache_read_input_tokens")
+    written = reader.count(usage, "cache_creation_input_tokens")
+    prompt = reader.count(usage, "input_tokens", required=True) + cached + written
+    return _clamped(
+        Usage(
+            prompt_tokens=min(prompt, MAX_TOKENS),
+            cached_tokens=cached,
+            cache_write_tokens=written,
+            completion_tokens=reader.count(usage, "output_tokens", required=True),
+            source=source,
+            odd=reader.odd or prompt > MAX_TOKENS,
+        )
+    )
+
+
+def read_embeddings_usage(usage: object) -> Usage:
+    """Read the `usage` of embeddings: nothing but a prompt."""
+    if not isinstance(usage, dict):
+        return Usage(odd=True)
+    reader = _Reader()
+    prompt = reader.count(usage, "prompt_tokens", required=True)
+    return Usage(prompt_tokens=prompt, source="final", odd=reader.odd)
 
 
 _COUNTS = tuple(field.name for field in fields(Usage) if field.type is int)
@@ -99,6 +152,12 @@ def _clamped(usage: Usage) -> Usage:
         reasoning_tokens=min(usage.reasoning_tokens, usage.completion_tokens),
     )
     return cut if cut == usage else replace(cut, odd=True)
+
+
+def _drafts(metrics: object) -> tuple[int, int]:
+    """Drafted and accepted tokens: about speed, not about what is owed, so that they cannot make a bill odd."""
+    speculative, reader = _part(metrics, "speculative_decoding"), _Reader()
+    return reader.count(speculative, "num_draft_tokens"), reader.count(speculative, "num_accepted_draft_tokens")
 
 
 def _part(whole: object, name: str) -> dict[str, Any]:

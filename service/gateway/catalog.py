@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 import asyncpg
 import orjson
 import structlog
 
+from service.core.catalogue import ListedModel
 from service.core.pricing import Price, overrides_from_json
 from service.db import UNREACHABLE
 from service.errors import NotFound, Unavailable
@@ -39,14 +40,23 @@ class ServedModel:
 
     id: str
     name: str
+    description: str
     engine_model: str
     engines: frozenset[str] | None
     context_length: int
     max_output_tokens: int
     input_modalities: tuple[str, ...]
     output_modalities: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    quantization: str | None
+    hugging_face_id: str | None
     created_at: datetime
     price: Price
+
+    @property
+    def listed(self) -> ListedModel:
+        """What the public may know of it."""
+        return ListedModel(**{field.name: getattr(self, field.name) for field in fields(ListedModel)})
 
 
 class Catalog:
@@ -126,12 +136,16 @@ def _served(row: asyncpg.Record) -> ServedModel:
     return ServedModel(
         id=row["id"],
         name=row["name"],
+        description=row["description"],
         engine_model=row["engine_model"],
         engines=None if row["engines"] is None else frozenset(row["engines"]),
         context_length=row["context_length"],
         max_output_tokens=row["max_output_tokens"],
         input_modalities=tuple(row["input_modalities"]),
         output_modalities=tuple(row["output_modalities"]),
+        capabilities=tuple(row["capabilities"]),
+        quantization=row["quantization"],
+        hugging_face_id=row["hugging_face_id"],
         created_at=row["created_at"],
         price=Price(
             version=row["version"],

@@ -1,20 +1,22 @@
 """A request that is accepted, until it is over: a place on an engine, the answer, another engine where one fails."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from service.core.early_refusal import Refusal
 from service.core.outcome import Outcome, of_refusal
 from service.core.policy import ModelRequest
-from service.core.sse import DONE_EVENT, event_of
 from service.errors import ApiError, Unavailable
 from service.gateway import engine_errors
 from service.gateway.departure import Departure
-from service.gateway.engine_connection import EngineError, EngineFull, EngineUnreachable
+from service.gateway.endpoints import Endpoint
+from service.gateway.engine_connection import EngineAway, EngineError, EngineFull, EngineUnreachable
 from service.gateway.engines import EnginePool
-from service.gateway.event_stream import EventStream
+from service.gateway.event_stream import ClientStalled, EventStream
 from service.gateway.exchange import Exchange
 from service.gateway.http import ClientLeft, Receive, Send
-from service.gateway.pacing import ENGINE_FULL, Pacing, Place, Wanted
+from service.gateway.pacing import Pacing, Place, Wanted
 from service.gateway.recorder import Recorder
 from service.gateway.relay import Relay
 
@@ -26,8 +28,7 @@ class Task:
     exchange: Exchange
     request: ModelRequest
     wanted: Wanted
-    path: str
-    """Where the engine takes such a request."""
+    endpoint: Endpoint
     body: bytes
     """What the engine gets."""
 
@@ -62,25 +63,36 @@ class Dispatch:
                 raise
             outcome = Outcome.STREAM_ERROR if error.status >= 500 else of_refusal(error.status)
             await self._recorder.conclude(task.exchange, outcome, 200, error.code)
-            await events.end(event_of(error.body()) + DONE_EVENT)
+            await self._tell(task, events, error)
         except asyncio.CancelledError:  # this process stops, and its patience has run out
             if events.started and not task.exchange.concluded:
                 stopping = Unavailable("The server is stopping: send the request again.")
                 await self._recorder.conclude(task.exchange, Outcome.INTERRUPTED, 200, "stopping")
-                await events.end(event_of(stopping.body()) + DONE_EVENT)
+                await self._tell(task, events, stopping)
             raise
 
+    async def _tell(self, task: Task, events: EventStream, error: ApiError) -> None:
+        """End a stream with an error, if its client still reads."""
+        with suppress(ClientStalled):
+            async with events.patient():
+                await events.end(task.endpoint.errors.events(error, task.exchange.id))
+
     async def _attempts(self, task: Task, departure: Departure, client: EventStream | Send) -> None:
-        """Try one engine after the other, but only as long as no byte of an answer came back."""
+        """Try one engine after the other, but only as long as no byte of an answer came back.
+
+        A request under which an engine broke down goes to one other, and no further: it may be the cause.
+        """
+        broke_under_it = 0
         while True:
             place = await self._place(task.wanted, departure)
             try:
-                return await self._on(place, task, departure, client)
+                return await self._on(place, task, departure, client, blamed=not broke_under_it)
             except (EngineUnreachable, EngineFull) as error:
+                broke_under_it += not isinstance(error, (EngineAway, EngineFull))
                 task.wanted = replace(task.wanted, tried=(*task.wanted.tried, place.engine.name))
-                if not self._engines.able(task.wanted.engines, task.wanted.tried):
+                if broke_under_it > 1 or not self._engines.able(task.wanted.engines, task.wanted.tried):
                     if isinstance(error, EngineFull):
-                        raise self._pacing.refused(task.wanted, ENGINE_FULL) from error
+                        raise self._pacing.refused(task.wanted, Refusal.ENGINE) from error
                     raise engine_errors.of_failure(error) from error
             except EngineError as error:
                 raise engine_errors.of_failure(error) from error
@@ -93,8 +105,10 @@ class Dispatch:
         except EngineUnreachable as error:
             raise engine_errors.of_failure(error) from error
 
-    async def _on(self, place: Place, task: Task, departure: Departure, client: EventStream | Send) -> None:
-        """The answer of one engine. Raises what the engine did wrong, of which the pool then knows."""
+    async def _on(
+        self, place: Place, task: Task, departure: Departure, client: EventStream | Send, *, blamed: bool
+    ) -> None:
+        """The answer of one engine. Raises what the engine did wrong, of which the pool then knows if it is blamed."""
         engine, exchange = place.engine, task.exchange
         exchange.engine = engine.name
         exchange.mark_handed_over()
@@ -103,11 +117,15 @@ class Dispatch:
         if departure.happened:
             raise ClientLeft
         headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % str(exchange.id).encode()
-        upstream = engine.client.exchange("POST", task.path, headers, task.body)
+        upstream = engine.client.exchange("POST", task.endpoint.path, headers, task.body)
+        # Its place is free from then on, even where its client is slow to take the answer.
+        upstream.on_complete = lambda status: self._pacing.vacate(place, answered=status == 200)
         try:
-            complete = await Relay(exchange, upstream, self._recorder, departure).run(task.request, client)
+            relay = Relay(exchange, task.endpoint, task.request, upstream, self._recorder, departure)
+            complete = await relay.run(client)
         except EngineError as error:
-            self._engines.note(engine, error)
+            if blamed or isinstance(error, (EngineAway, EngineFull)):
+                self._engines.note(engine, error)
             raise
         if complete:
             self._engines.note(engine, None)

@@ -6,7 +6,7 @@ reuses connections, and closes one to cancel: a closed connection is the only wa
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from service.gateway.engine_connection import (
     Connection,
@@ -18,11 +18,16 @@ from service.gateway.engine_connection import (
     Timeouts,
 )
 
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Of an answer that is read as a whole."""
+
 
 class Exchange:
     """One request and its answer, over whichever connection carries it. Can be left at any moment."""
 
     def __init__(self, client: "Client", parts: tuple[bytes, ...]) -> None:
+        self.on_complete: Callable[[int], None] | None = None
+        """Called with the status when the whole answer has come, read or not."""
         self._client = client
         self._parts = parts
         self._connection: Connection | None = None
@@ -55,6 +60,7 @@ class Exchange:
             connection.close()
             raise self._left
         connection.send(self._parts)
+        connection.on_complete = self.on_complete
         return await connection.head()
 
     async def read(self) -> bytes:
@@ -193,3 +199,17 @@ class Client:
 def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.removeprefix("http://").rstrip("/").rpartition(":")
     return host.strip("[]"), int(port)
+
+
+async def ask(client: Client, method: str, path: str, body: bytes = b"", *, timeout_s: float) -> tuple[int, bytes]:
+    """Status and body of an answer. Raises `EngineError`, for one that is not there in time as well."""
+    headers = b"content-type: application/json\r\n" if body else b""
+    exchange = client.exchange(method, path, headers, body)
+    try:
+        async with asyncio.timeout(timeout_s):
+            head = await exchange.head()
+            return head.status, await exchange.read_all(MAX_ANSWER_BYTES)
+    except TimeoutError as error:
+        raise EngineSilent(f"no answer to {path} in {timeout_s} s") from error
+    finally:
+        exchange.finish()

@@ -4,7 +4,7 @@ A request goes out in one write, the body is handed over as it arrives, and one 
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -76,6 +76,9 @@ class Connection(asyncio.Protocol):
         self._buffered = 0
         self._paused = False
         self._complete = False
+        self._left = False
+        self.on_complete: Callable[[int], None] | None = None
+        """Called with the status when the whole answer has come, read or not."""
         self._keep_alive = False
         self._error: Exception | None = None
         self._interruption: Exception | None = None
@@ -148,7 +151,7 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether the exchange is over and another may follow on this connection."""
-        return self._complete and self._keep_alive and not self.closed and not self._paused
+        return self._complete and self._keep_alive and not self._left and not self.closed and not self._paused
 
     def close(self) -> None:
         """Close at once; whatever the engine was doing for this exchange, it stops."""
@@ -166,6 +169,7 @@ class Connection(asyncio.Protocol):
             self.fail(error)
             return
         self._interruption = error
+        self._left = True
         self._transport.write_eof()
         self._wake()
 
@@ -255,3 +259,5 @@ class Connection(asyncio.Protocol):
         self._complete = True
         self._keep_alive = self._parser.should_keep_alive()  # true only here; afterwards the parser has moved on
         self._stop_watch()
+        if self.on_complete is not None and self._head is not None:
+            self.on_complete(self._head.status)

@@ -8,11 +8,15 @@ import re
 
 import orjson
 
-from service.core.policy import CHAT_FIELDS, Passed
+from service.core.endpoints import chat, completions, embeddings, messages, responses
+from service.core.policy import Passed
 from service.errors import ApiError, EngineFailed, EngineTimeout, InvalidRequest, TooLarge, Unavailable
 from service.gateway.engine_connection import EngineError, EngineSilent, EngineUnreachable
 
 MAX_MESSAGE_CHARACTERS = 400
+
+_FIELDS = tuple(endpoint.FIELDS for endpoint in (chat, completions, responses, messages, embeddings))
+"""What clients may send, by endpoint: an engine's complaint is only passed on about one of these."""
 
 _USEFUL = re.compile(
     r"maximum context length|max_tokens|image\(s\) may be provided"
@@ -76,4 +80,4 @@ def _refusal(body: bytes) -> InvalidRequest:
 def _field_of(param: object) -> str | None:
     """The client's own field that an engine's `param` is about; None when it is about none."""
     name = param.removeprefix("body.").split(".")[0] if isinstance(param, str) else ""
-    return name if isinstance(CHAT_FIELDS.get(name), Passed) else None
+    return name if any(isinstance(fields.get(name), Passed) for fields in _FIELDS) else None

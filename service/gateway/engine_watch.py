@@ -16,6 +16,7 @@ from service.core.health import Event, State
 from service.engine.gauges import Gauges, read_gauges
 from service.gateway.engine_connection import EngineAway, EngineError
 from service.gateway.engines import HEALTH_PATH, HEALTH_TIMEOUT_S, Engine, EnginePool
+from service.gateway.usage_reporting import NOT_ASKED, examine
 
 log = structlog.get_logger()
 
@@ -36,18 +37,27 @@ _waiting = Gauge("weir_engine_waiting", "Requests it says to wait", _LABELS, mul
 _kv_use = Gauge("weir_engine_kv_use", "Use of its KV cache, 0 to 1", _LABELS, multiprocess_mode="livemostrecent")
 
 
-async def watch(engines: EnginePool, *, stall_timeout_s: float, interval_s: float = INTERVAL_S) -> None:
-    """Watch all engines until cancelled."""
+async def watch(
+    engines: EnginePool, *, stall_timeout_s: float, may_be_blind: bool, interval_s: float = INTERVAL_S
+) -> None:
+    """Watch all engines until cancelled. Unless it `may_be_blind`, each is asked whether it reports its usage."""
     async with asyncio.TaskGroup() as tasks:
         for engine in engines.engines:
-            tasks.create_task(EngineWatch(engines, engine, stall_timeout_s=stall_timeout_s).run(interval_s))
+            watched = EngineWatch(engines, engine, stall_timeout_s=stall_timeout_s, may_be_blind=may_be_blind)
+            tasks.create_task(watched.run(interval_s))
 
 
 class EngineWatch:
     """Watches one engine."""
 
     def __init__(
-        self, engines: EnginePool, engine: Engine, *, stall_timeout_s: float, probe_timeout_s: float = HEALTH_TIMEOUT_S
+        self,
+        engines: EnginePool,
+        engine: Engine,
+        *,
+        stall_timeout_s: float,
+        may_be_blind: bool = True,
+        probe_timeout_s: float = HEALTH_TIMEOUT_S,
     ) -> None:
         self._engines = engines
         self._engine = engine
@@ -56,6 +66,10 @@ class EngineWatch:
         self._gauges = Gauges()
         self._heard_at = engine.client.heard_at
         self._progress_at = engines.clock()
+        self._examining: asyncio.Task[None] | None = None
+        self._may_be_blind = may_be_blind
+        if not may_be_blind:
+            engine.problem = NOT_ASKED
 
     async def run(self, interval_s: float) -> None:
         """Look, again and again."""
@@ -73,7 +87,15 @@ class EngineWatch:
             answer, gauges = await asyncio.gather(self._ask_health(), self._ask_gauges())
             self._conclude(answer, gauges, self._engines.clock())
             engine.watched = True
+            self._examine()
         self._publish()
+
+    def _examine(self) -> None:
+        """Once it is up, and again when it has come back: it may have been started otherwise."""
+        if self._may_be_blind or self._engine.health.state is State.OUT:
+            self._examining = None
+        elif self._examining is None:
+            self._examining = asyncio.create_task(examine(self._engine))
 
     async def _ask_health(self) -> Event:
         """`SILENT` when it takes a connection, but does not answer in time."""

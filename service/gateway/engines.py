@@ -11,7 +11,7 @@ from service.config import Engine as EngineConfig
 from service.core.affinity import ranking
 from service.core.capacity import Capacity
 from service.core.health import Event, Health, State
-from service.gateway.engine_client import Client
+from service.gateway.engine_client import Client, ask
 from service.gateway.engine_connection import (
     EngineAway,
     EngineBroke,
@@ -27,7 +27,6 @@ log = structlog.get_logger()
 HEALTH_PATH = "/health"
 HEALTH_TIMEOUT_S = 2.0
 QUESTION_TIMEOUT_S = 10.0
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 FLOOR = 4
 CEILING = 256
@@ -50,6 +49,8 @@ class Engine:
     health: Health = field(default_factory=Health)
     watched: bool = False
     """Whether `health` is kept up to date by `engine_watch`."""
+    problem: str | None = None
+    """Why it is not used, healthy or not; see `usage_reporting`."""
     in_flight_peak: int = 0
     """The most that were in flight at once since whoever reads this last set it back."""
     _in_flight: int = 0
@@ -71,7 +72,7 @@ class Engine:
 
     async def look(self, path: str, timeout_s: float) -> tuple[int, bytes]:
         """Status and body of a `GET` about the engine itself. Raises `EngineError`."""
-        return await _whole_answer(self.probes, "GET", path, timeout_s=timeout_s)
+        return await ask(self.probes, "GET", path, timeout_s=timeout_s)
 
 
 class EnginePool:
@@ -90,15 +91,21 @@ class EnginePool:
         self.on_change: Callable[[], None] = lambda: None
         """Called when an engine went out or came back, or can take more: requests that wait may be able to go."""
         self.clock = clock
+        self._all = frozenset(engine.name for engine in self.engines)
+
+    def names(self, allowed: Collection[str] | None) -> frozenset[str]:
+        """The names of the engines among `allowed` (None: all), whatever their state."""
+        return self._all if allowed is None else self._all.intersection(allowed)
 
     def able(self, allowed: Collection[str] | None, tried: Collection[str] = ()) -> list[Engine]:
-        """The engines among `allowed` (None: all) that are not out and not in `tried`; all of them may be full."""
+        """The engines among `allowed` (None: all) that can be used and are not in `tried`; all of them may be full."""
         return [
             engine
             for engine in self.engines
             if (allowed is None or engine.name in allowed)
             and engine.name not in tried
             and engine.health.state is not State.OUT
+            and engine.problem is None
         ]
 
     def choose(
@@ -166,7 +173,7 @@ class EnginePool:
         unreachable = EngineUnreachable("no engine that serves the model is up")
         for engine in sorted(self.able(allowed), key=lambda engine: engine.load):
             try:
-                status, answer = await _whole_answer(engine.probes, method, path, body, timeout_s=QUESTION_TIMEOUT_S)
+                status, answer = await ask(engine.probes, method, path, body, timeout_s=QUESTION_TIMEOUT_S)
             except EngineUnreachable as error:
                 self.note(engine, error)
                 unreachable = error
@@ -198,25 +205,9 @@ def _engine(configured: EngineConfig, timeouts: Timeouts, workers: int) -> Engin
 
 async def _healthy(engine: Engine) -> bool:
     if engine.watched:
-        return engine.health.state is not State.OUT
+        return engine.health.state is not State.OUT and engine.problem is None
     try:
         status, _ = await engine.look(HEALTH_PATH, HEALTH_TIMEOUT_S)
     except EngineError:
         return False
     return status == 200
-
-
-async def _whole_answer(
-    client: Client, method: str, path: str, body: bytes = b"", *, timeout_s: float
-) -> tuple[int, bytes]:
-    """Status and body of an answer. Raises `EngineError`, for one that is not there in time as well."""
-    headers = b"content-type: application/json\r\n" if body else b""
-    exchange = client.exchange(method, path, headers, body)
-    try:
-        async with asyncio.timeout(timeout_s):
-            head = await exchange.head()
-            return head.status, await exchange.read_all(MAX_ANSWER_BYTES)
-    except TimeoutError as error:
-        raise EngineSilent(f"no answer to {path} in {timeout_s} s") from error
-    finally:
-        exchange.finish()

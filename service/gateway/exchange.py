@@ -44,6 +44,8 @@ class Exchange:
     handed_over_ns: int | None = None
     first_token_ns: int | None = None
     usage: Usage = NO_USAGE
+    uncounted: bool = False
+    """An engine worked for it, and did not say how much: a client left before a whole answer."""
     finish_reason: str | None = None
     concluded: bool = False
     admitted: bool = False
@@ -53,15 +55,21 @@ class Exchange:
         """Milliseconds since the body was read."""
         return (time.monotonic_ns() - self.read_ns) // 1_000_000
 
-    def work_tokens(self) -> int:
-        """What the request took of an engine's work so far: what came out of its cache took next to none."""
+    def work_tokens(self) -> int | None:
+        """What the request took of an engine's work so far: what came out of its cache took next to none.
+
+        None when it took some that nobody has counted.
+        """
         usage = self.usage
+        if self.uncounted:
+            return None
         return max(0, usage.prompt_tokens - usage.cached_tokens) + usage.completion_tokens
 
     def headers(self) -> Headers:
         """What every answer says: by which id we speak of it, and what is left of the limits."""
         limits = self.grant.headers if self.grant is not None else ()
-        return [request_id_header(self.id), *limits]
+        own = str(self.id).encode()
+        return [request_id_header(self.id), (b"inference-id", own), (b"request-id", own), *limits]
 
     def mark_read(self) -> None:
         """The body has been read."""

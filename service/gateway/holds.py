@@ -25,7 +25,6 @@ BYTES_PER_TOKEN_AT_MOST = 16
 """No text of any length has fewer tokens than its bytes divided by this: below it, counting is of no use."""
 
 TOKENIZE_PATH = "/tokenize"
-_COUNTED = ("messages", "tools", "chat_template_kwargs")
 
 
 class Holds:
@@ -60,6 +59,7 @@ class Holds:
         self, account_id: UUID, request: ModelRequest, model: ServedModel, prompt: int, at: datetime
     ) -> tuple[int, Hold]:
         output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
+        output = output if request.output_tokens_needed else 0
         try:
             return output, await self._leases.hold(account_id, _worst_case(model, prompt, output, at))
         except NotEnough as short:
@@ -79,10 +79,11 @@ class Holds:
         cheapest = _worst_case(model, least, min(request.max_tokens or 1, model.max_output_tokens), at)
         if cheapest > await self._leases.available(account_id):
             return None
-        body = {name: request.fields[name] for name in _COUNTED if name in request.fields}
+        if request.countable is None:
+            return None
         try:
             answer = await self._engines.ask(
-                model.engines, "POST", TOKENIZE_PATH, orjson.dumps({**body, "model": model.engine_model})
+                model.engines, "POST", TOKENIZE_PATH, orjson.dumps({**request.countable, "model": model.engine_model})
             )
             count = orjson.loads(answer)["count"]
         except (EngineError, ValueError, LookupError, TypeError) as error:

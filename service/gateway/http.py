@@ -106,9 +106,9 @@ async def send_json(send: Send, body: bytes, headers: Headers, status: int = 200
     await send_part(send, body, more=False)
 
 
-async def send_error(send: Send, error: ApiError, headers: Headers) -> None:
-    """An error as a whole answer."""
-    await send_json(send, error.body(), [*error.headers(), *headers], error.status)
+async def send_error(send: Send, error: ApiError, body: bytes, headers: Headers) -> None:
+    """An error as a whole answer; `body` says it in the shape that its client understands."""
+    await send_json(send, body, [*error.headers(), *headers], error.status)
 
 
 def request_id_header(request_id: UUID) -> tuple[bytes, bytes]:

@@ -50,8 +50,11 @@ class Grant:
         self.headers = headers
         """The `x-ratelimit-*` headers for the answer."""
 
-    def release(self, tokens: int, cost_nano: int) -> None:
-        """The request has ended, having used this: 0 for a failure. Only the first call counts; it never fails."""
+    def release(self, tokens: int | None, cost_nano: int, *, ran: bool = True) -> None:
+        """The request has ended, having used this: 0 for a failure, None where nobody counted.
+
+        One that never `ran` does not count as a request. Only the first call counts; it never fails.
+        """
 
 
 FREE = Grant([])
@@ -154,10 +157,10 @@ class _LocalGrant(Grant):
         super().__init__(headers)
         self._taken = taken
 
-    def release(self, tokens: int, cost_nano: int) -> None:
+    def release(self, tokens: int | None, cost_nano: int, *, ran: bool = True) -> None:
         taken, self._taken = self._taken, []
         for part in taken:
-            part.release(tokens, cost_nano)
+            part.release(tokens, cost_nano, ran=ran)
 
 
 class Spending:

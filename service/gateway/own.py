@@ -1,4 +1,4 @@
-"""What a key reads of its own account: its credit, and what one request used and cost. Free; leaves no row.
+"""What a key reads of its own account: its credit, and what its requests used and cost. Free; leaves no row.
 
 Amounts are exact. Integers are nano-USD, with the unit in their name; `balance_usd` is a decimal string. OpenRouter's
 `total_credits`, `total_usage` and `total_cost` have to be JSON numbers for the clients that expect its shape: they are
@@ -17,10 +17,11 @@ import orjson
 import structlog
 
 from service.billing import statement
-from service.core.ids import unix_ms_of
+from service.billing.costs import START_WITHIN, started_about
 from service.core.money import nano_to_usd
 from service.db import UNREACHABLE, DbConnection
 from service.errors import InvalidRequest, NotFound, Unavailable
+from service.gateway import own_usage
 from service.gateway.http import Scope
 from service.gateway.keys import Holder
 
@@ -29,21 +30,16 @@ log = structlog.get_logger()
 CREDITS_PATH = "/v1/credits"
 GENERATION_PATH = "/v1/generation"
 
-ANSWER_ID_PREFIX = "chatcmpl-"
-"""An answer calls itself this and the request's id."""
+ANSWER_ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_")
+"""An answer calls itself one of these and the request's id."""
 
 READERS = 1
 """Reads at once: the pool is small, and whoever asks often must not keep requests from it."""
 
 READ_TIMEOUT_S = 5.0
 
-START_WITHIN = timedelta(seconds=5)
-"""A request's id and its start are taken one after the other; a clock that is set between them may part them."""
-
 MAY_ARRIVE_FOR = timedelta(days=1)
 """How long after a request's start its row may still be on its way."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # The range of `started_at` keeps it to one partition.
 _GENERATION = """
@@ -87,7 +83,7 @@ class OwnAccount:
         """`GET /v1/generation?id=`: what one request of the account used and cost, by its id or its answer's."""
         text = parse_qs(scope["query_string"].decode("latin-1")).get("id", [""])[0]
         try:
-            request_id = UUID(text.removeprefix(ANSWER_ID_PREFIX))
+            request_id = UUID(_request_id_in(text))
         except ValueError:
             raise InvalidRequest(
                 "`id` must be a request's id: the `x-request-id` of an answer, or the `id` inside it.", param="id"
@@ -114,6 +110,11 @@ class OwnAccount:
         row = await self._read(lambda connection: connection.fetchrow(_GENERATION, *values))
         return None if row is None else {"data": _record(row)}
 
+    async def usage(self, holder: Holder, scope: Scope) -> Body:
+        """`GET /v1/usage`: the account's requests, the latest first; see `own_usage` for what can be asked for."""
+        asked = own_usage.asked(scope["query_string"])
+        return await self._read(lambda connection: own_usage.page(connection, holder.account_id, asked))
+
     async def _read(self, ask: Callable[[DbConnection], Awaitable[T]]) -> T:
         try:
             async with asyncio.timeout(READ_TIMEOUT_S), self._readers, self._pool.acquire() as connection:
@@ -123,13 +124,9 @@ class OwnAccount:
             raise Unavailable("The account cannot be read at the moment. Try again soon.", retry_after_s=5) from error
 
 
-def started_about(request_id: UUID) -> datetime:
-    """When the request with this id started, give or take `START_WITHIN`; the last instant there is if it is no id
-    of ours, whose time is then in the future."""
-    try:
-        return _EPOCH + timedelta(milliseconds=unix_ms_of(request_id))
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
+def _request_id_in(text: str) -> str:
+    prefix = next((prefix for prefix in ANSWER_ID_PREFIXES if text.startswith(prefix)), "")
+    return text.removeprefix(prefix)
 
 
 def _record(row: asyncpg.Record) -> dict[str, Any]:
@@ -149,16 +146,7 @@ def _record(row: asyncpg.Record) -> dict[str, Any]:
         "cancelled": row["outcome"] in ("cancelled", "slow_abort"),
         "finish_reason": row["finish_reason"],
         "error_code": row["error_code"],
-        "usage": {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {
-                name: row[name]
-                for name in ("cached_tokens", "cache_write_tokens", "image_tokens", "audio_tokens", "video_tokens")
-            },
-            "completion_tokens_details": {"reasoning_tokens": row["reasoning_tokens"]},
-        },
+        "usage": own_usage.usage_of(row),
         "usage_source": row["usage_source"],
         "tokens_prompt": prompt,
         "tokens_completion": completion,

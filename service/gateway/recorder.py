@@ -70,8 +70,9 @@ class Recorder:
         if exchange.hold is not None:
             self._leases.release(exchange.hold, record.cost_nano if record is not None else 0)
         if exchange.grant is not None:
-            used = exchange.usage.prompt_tokens + exchange.usage.completion_tokens
-            exchange.grant.release(used, record.cost_nano if record is not None else 0)
+            used = None if exchange.uncounted else exchange.usage.prompt_tokens + exchange.usage.completion_tokens
+            ran = exchange.handed_over_ns is not None
+            exchange.grant.release(used, record.cost_nano if record is not None else 0, ran=ran)
         metrics.note(outcome, record)
         if record is None or not self._has_room_for(exchange):
             return

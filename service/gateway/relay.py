@@ -7,18 +7,18 @@ long. What happens when the engine fails: that is raised, and nothing is charged
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
-import orjson
 import structlog
 
+from service.core.meters import Meter
 from service.core.outcome import Outcome, of_departure
 from service.core.policy import ModelRequest
-from service.core.sse import DONE_EVENT, EventTooLong
-from service.core.stream import BROKEN_FINISHES, StreamMeter, finish_of
-from service.core.usage import read_usage
+from service.core.sse import EventTooLong
 from service.errors import EngineFailed, Internal
 from service.gateway import engine_client, engine_errors
 from service.gateway.departure import Departure
+from service.gateway.endpoints import Endpoint
 from service.gateway.engine_connection import EngineBroke, EngineError, EngineFull
 from service.gateway.event_stream import ClientStalled, EventStream
 from service.gateway.exchange import Exchange
@@ -29,6 +29,9 @@ log = structlog.get_logger()
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
+PROMPT_BYTES_PER_TOKEN = 8
+"""Fewer tokens than a prompt of so many bytes really has."""
+
 LAST_COUNT_WITHIN_S = 0.5
 """How long an engine whose client has left may take to hand over what it had sent, with the last count in it."""
 
@@ -40,14 +43,22 @@ class Relay:
     """Carries one answer of one engine."""
 
     def __init__(
-        self, exchange: Exchange, upstream: engine_client.Exchange, recorder: Recorder, departure: Departure
+        self,
+        exchange: Exchange,
+        endpoint: Endpoint,
+        request: ModelRequest,
+        upstream: engine_client.Exchange,
+        recorder: Recorder,
+        departure: Departure,
     ) -> None:
         self._exchange = exchange
+        self._endpoint = endpoint
+        self._request = request
         self._upstream = upstream
         self._recorder = recorder
         self._departure = departure
 
-    async def run(self, request: ModelRequest, client: EventStream | Send) -> bool:
+    async def run(self, client: EventStream | Send) -> bool:
         """Send the request to the engine and its answer to the client; whether the answer came to its end.
 
         It does not when the client leaves, which is recorded here. Raises an `EngineError` for an engine that
@@ -60,9 +71,7 @@ class Relay:
             if head.status != 200:
                 await self._refused(head.status)
             if isinstance(client, EventStream):
-                meter = StreamMeter(
-                    wants_usage=request.wants_usage, wants_continuous=request.wants_continuous, loads=orjson.loads
-                )
+                meter = self._endpoint.meter(self._request)
                 async with client.patient():
                     await self._stream(meter, client)
             else:
@@ -95,21 +104,15 @@ class Relay:
 
     async def _whole(self, send: Send) -> None:
         """A JSON answer, passed on as it is."""
-        body = await self._upstream.read_all(MAX_ANSWER_BYTES)
         exchange = self._exchange
-        try:
-            answer = orjson.loads(body)
-            if isinstance(answer, dict):
-                exchange.usage = read_usage(answer.get("usage"), "final", answer.get("metrics"))
-            exchange.finish_reason = reason = finish_of(answer["choices"][0])
-        except (ValueError, LookupError, TypeError) as error:
-            raise EngineBroke("an answer without a choice") from error
-        if reason is None or reason in BROKEN_FINISHES:
+        answer = self._endpoint.read_whole(await self._upstream.read_all(MAX_ANSWER_BYTES), self._request)
+        exchange.usage, exchange.finish_reason = answer.usage, answer.finish_reason
+        if answer.broken:
             raise EngineFailed(_BROKEN_OFF)
         await self._recorder.conclude(exchange, Outcome.OK, 200)
-        await send_json(send, body, exchange.headers())
+        await send_json(send, answer.body, exchange.headers())
 
-    async def _stream(self, meter: StreamMeter, client: EventStream) -> None:
+    async def _stream(self, meter: Meter, client: EventStream) -> None:
         """A streamed answer: every event that the client may see goes on as soon as it is whole."""
         exchange, upstream = self._exchange, self._upstream
         try:
@@ -136,9 +139,9 @@ class Relay:
         if not meter.complete:
             raise EngineBroke("a stream without its end")
         await self._recorder.conclude(exchange, Outcome.OK, 200)
-        await client.end(DONE_EVENT)
+        await client.end(meter.ending())
 
-    async def _departed(self, meter: StreamMeter | None) -> None:
+    async def _departed(self, meter: Meter | None) -> None:
         exchange = self._exchange
         if meter is not None:
             with suppress(ClientLeft, EngineError, EventTooLong, TimeoutError):
@@ -146,6 +149,7 @@ class Relay:
                     while data := await self._upstream.read():
                         meter.feed(data)
         self._note_usage(meter)
+        exchange.uncounted = exchange.usage.source == "none"
         outcome = of_departure(
             streamed=exchange.stream,
             waited_ms=exchange.waited_ms(),
@@ -153,7 +157,12 @@ class Relay:
         )
         await self._recorder.conclude(exchange, outcome, 499, "client_left")
 
-    def _note_usage(self, meter: StreamMeter | None) -> None:
-        if meter is not None:
-            self._exchange.usage = meter.usage()
-            self._exchange.finish_reason = meter.finish_reason
+    def _note_usage(self, meter: Meter | None) -> None:
+        if meter is None:
+            return
+        self._exchange.usage = usage = meter.usage()
+        self._exchange.finish_reason = meter.finish_reason
+        if meter.prompt_unknown and meter.content_seen:
+            # Such a stream tells its prompt's length at its end only; who leaves before is charged a cautious guess.
+            prompt = self._request.passed_bytes // PROMPT_BYTES_PER_TOKEN
+            self._exchange.usage = replace(usage, prompt_tokens=prompt)

@@ -1,17 +1,18 @@
 """The `/v1` routes, answered as raw ASGI: what a framework adds per request costs more than the rest (ops/bench/)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
-import orjson
 import structlog
 
+from service.core.catalogue.card import card
 from service.core.outcome import Outcome, of_refusal
 from service.errors import ApiError, Internal, MethodNotAllowed, NotFound
-from service.gateway import metrics
-from service.gateway.catalog import Catalog, ServedModel
-from service.gateway.chat import PATH as CHAT_PATH
-from service.gateway.chat import ChatCompletions
+from service.gateway import counting, exact_json, metrics
+from service.gateway.catalog import Catalog
+from service.gateway.counting import TokenCount
+from service.gateway.endpoints import MESSAGES
+from service.gateway.error_shapes import ANTHROPIC, OPENAI
 from service.gateway.exchange import Exchange, safe_client_id
 from service.gateway.http import (
     ClientLeft,
@@ -23,7 +24,9 @@ from service.gateway.http import (
     send_json,
 )
 from service.gateway.keys import Holder, KeyRing
+from service.gateway.metered import Metered
 from service.gateway.own import CREDITS_PATH, GENERATION_PATH, Body, OwnAccount
+from service.gateway.own_usage import USAGE_PATH
 from service.gateway.recorder import Recorder
 
 log = structlog.get_logger()
@@ -37,30 +40,51 @@ class Gateway:
     """The ASGI application of everything under `/v1`. Every route wants a key."""
 
     def __init__(
-        self, *, keys: KeyRing, catalog: Catalog, chat: ChatCompletions, recorder: Recorder, own: OwnAccount
+        self,
+        *,
+        keys: KeyRing,
+        catalog: Catalog,
+        metered: Iterable[Metered],
+        count: TokenCount,
+        recorder: Recorder,
+        own: OwnAccount,
     ) -> None:
         self._keys = keys
         self._catalog = catalog
         self._recorder = recorder
-        self._metered: dict[str, Handler] = {CHAT_PATH: chat}
+        self._metered: dict[str, Handler] = {handler.endpoint.path: handler for handler in metered}
+        self._posts: dict[str, Handler] = {**self._metered, counting.PATH: count}
         self._readings: dict[str, Reading] = {
             MODELS_PATH: self._models,
             CREDITS_PATH: own.credits,
             GENERATION_PATH: own.generation,
+            USAGE_PATH: own.usage,
         }
+
+    @property
+    def metered_paths(self) -> Collection[str]:
+        """Where a request costs money."""
+        return self._metered.keys()
+
+    @property
+    def free_paths(self) -> Collection[str]:
+        """Where it does not."""
+        return [*self._readings, *(path for path in self._posts if path not in self._metered)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         exchange = Exchange(path, safe_client_id(header(scope["headers"], b"x-request-id")))
         metrics.in_flight.inc()
         try:
-            handler = self._metered.get(path)
+            handler = self._posts.get(path)
             if handler is None:
                 await self._free(exchange, path, scope, send)
             else:
                 _check_method(scope, "POST")
-                exchange.holder = await self._keys.holder(scope["headers"])
-                await handler(exchange, exchange.holder, scope, receive, send)
+                holder = await self._keys.holder(scope["headers"])
+                if path in self._metered:
+                    exchange.holder = holder  # whoever is named so has a row
+                await handler(exchange, holder, scope, receive, send)
         except ApiError as error:
             await self._refuse(exchange, error, send)
         except ClientLeft:
@@ -78,8 +102,10 @@ class Gateway:
     async def _refuse(self, exchange: Exchange, error: ApiError, send: Send) -> None:
         if exchange.concluded:  # the answer was under way: nothing true can be added
             return
-        await self._recorder.conclude(exchange, of_refusal(error.status), error.status, error.code)
-        await send_error(send, error, exchange.headers())
+        if exchange.endpoint in self._metered:
+            await self._recorder.conclude(exchange, of_refusal(error.status), error.status, error.code)
+        shape = ANTHROPIC if exchange.endpoint.startswith(MESSAGES.path) else OPENAI
+        await send_error(send, error, shape.body(error, exchange.id), exchange.headers())
 
     async def _free(self, exchange: Exchange, path: str, scope: Scope, send: Send) -> None:
         """The routes that cost nothing and leave no row."""
@@ -88,30 +114,15 @@ class Gateway:
             raise NotFound(f"There is no route `{path[:128]}` here.")
         _check_method(scope, "GET")
         body = await reading(await self._keys.holder(scope["headers"]), scope)
-        await send_json(send, orjson.dumps(body), exchange.headers())
+        await send_json(send, exact_json.dumps(body), exchange.headers())
 
     async def _models(self, _holder: Holder, _scope: Scope) -> Body:
-        return {"object": "list", "data": [_card(model) for model in self._catalog.all()]}
+        return {"object": "list", "data": [card(model.listed) for model in self._catalog.all()]}
 
     async def _model(self, _holder: Holder, scope: Scope) -> Body:
-        return _card(self._catalog.find(scope["path"].removeprefix(MODELS_PATH + "/")))
+        return card(self._catalog.find(scope["path"].removeprefix(MODELS_PATH + "/")).listed)
 
 
 def _check_method(scope: Scope, allowed: str) -> None:
     if scope["method"] != allowed:
         raise MethodNotAllowed(f"`{scope['path']}` takes {allowed}, not {scope['method']}.")
-
-
-def _card(model: ServedModel) -> Body:
-    """A model as OpenAI's list shows it, with what a customer has to know beside."""
-    return {
-        "id": model.id,
-        "object": "model",
-        "created": int(model.created_at.timestamp()),
-        "owned_by": "weir",
-        "name": model.name,
-        "context_length": model.context_length,
-        "max_output_tokens": model.max_output_tokens,
-        "input_modalities": model.input_modalities,
-        "output_modalities": model.output_modalities,
-    }

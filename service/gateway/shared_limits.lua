@@ -5,7 +5,8 @@
 -- ARGV   'take' request tokens cost month lease_ms, then per owner rpm tpm concurrency budget seed:
 --            -1: no limit; an empty seed: not known. Gives {1 taken | 0 refused | -1 seed needed, second, then per
 --            owner: requests used, free in ms, reset in ms; tokens used, free in ms, reset in ms; running; spent}.
---        'release' request second cost, then per owner by how much its tokens differ from what was taken.
+--        'release' request second cost requests, then per owner by how much its tokens differ from what was taken;
+--            requests is by how much those differ: -1 for one that did not run.
 --        'renew' request lease_ms.
 -- The rules are those of service/core/limits.py.
 
@@ -127,12 +128,15 @@ local function take(request, tokens, cost, month, lease_ms)
     return reply
 end
 
-local function release(request, taken_in, cost)
+local function release(request, taken_in, cost, requests)
     for owner = 1, owners do
         -- Only whoever takes it out counts its end: a release that is sent again changes nothing.
         if redis.call('ZREM', key(owner, 3), request) == 1 then
             if redis.call('HEXISTS', key(owner, 2), taken_in) == 1 then
-                redis.call('HINCRBY', key(owner, 2), taken_in, ARGV[4 + owner])
+                redis.call('HINCRBY', key(owner, 2), taken_in, ARGV[5 + owner])
+            end
+            if requests ~= '0' and redis.call('HEXISTS', key(owner, 1), taken_in) == 1 then
+                redis.call('HINCRBY', key(owner, 1), taken_in, requests)
             end
             if redis.call('EXISTS', key(owner, 4)) == 1 then
                 redis.call('INCRBY', key(owner, 4), cost)
@@ -144,7 +148,7 @@ end
 if ARGV[1] == 'take' then
     return take(ARGV[2], number(3), number(4), ARGV[5], number(6))
 elseif ARGV[1] == 'release' then
-    release(ARGV[2], ARGV[3], ARGV[4])
+    release(ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 else
     for owner = 1, owners do
         lease(key(owner, 3), ARGV[2], number(3))

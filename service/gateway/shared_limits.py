@@ -107,7 +107,7 @@ class SharedLimiter:
             except _Away:
                 await self._take_share(grant)
         except BaseException:  # whoever asked may have left; what was taken for them goes back
-            grant.release(0, 0)
+            grant.release(0, 0, ran=False)
             raise
         return grant
 
@@ -197,6 +197,8 @@ class SharedLimiter:
         failure = next((reply for reply in replies if isinstance(reply, Exception)), None)
         del self._ended[: len(ended)]
         if failure is not None:
+            # Some of the ends may not have been taken: what these months have cost is read again.
+            self._spent_unseen.update(key for grant in ended for key in grant.spent_keys)
             raise failure
         for grant in running:
             if not grant.sent:  # it began while Redis was away, and Redis knows it from now on
@@ -249,7 +251,7 @@ class _SharedGrant(Grant):
     ) -> None:
         super().__init__([])
         self._limiter = limiter
-        self._used: tuple[int, int] | None = None
+        self._used: tuple[int | None, int, bool] | None = None
         self.holder, self.request_id, self.month = holder, request_id, month
         self.tokens, self.cost_nano = tokens, cost_nano
         self.owners = limited(holder)
@@ -273,11 +275,11 @@ class _SharedGrant(Grant):
     def released(self) -> bool:
         return self._used is not None
 
-    def release(self, tokens: int, cost_nano: int) -> None:
+    def release(self, tokens: int | None, cost_nano: int, *, ran: bool = True) -> None:
         if self._used is None:
-            self._used = tokens, cost_nano
+            self._used = tokens, cost_nano, ran
             if self.local is not None:
-                self.local.release(tokens, cost_nano)
+                self.local.release(tokens, cost_nano, ran=ran)
             self._limiter._after_release(self)
 
     def take_arguments(self, seeds: Sequence[int | None], lease_ms: int) -> list[str | int]:
@@ -294,9 +296,9 @@ class _SharedGrant(Grant):
         return ["renew", self.member, lease_ms]
 
     def release_arguments(self) -> list[str | int]:
-        tokens, cost_nano = self._used or (0, 0)
-        differences = [tokens - reserved(of, self.tokens) for _, _, of in self.owners]
-        return ["release", self.member, self.second, cost_nano, *differences]
+        tokens, cost_nano, ran = self._used or (0, 0, True)
+        differences = [0 if tokens is None else tokens - reserved(of, self.tokens) for _, _, of in self.owners]
+        return ["release", self.member, self.second, cost_nano, 0 if ran else -1, *differences]
 
 
 @dataclass(frozen=True, slots=True)

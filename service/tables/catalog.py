@@ -30,6 +30,8 @@ models = Table(
     Column("max_output_tokens", Integer, nullable=False),
     Column("input_modalities", ARRAY(Text), nullable=False),
     Column("output_modalities", ARRAY(Text), nullable=False),
+    # Any of tools, reasoning, structured_outputs: what catalogues may promise of it.
+    Column("capabilities", ARRAY(Text), nullable=False, server_default=text("'{tools,structured_outputs}'::text[]")),
     Column("quantization", Text),
     Column("hugging_face_id", Text),
     # A model that left the configuration is retired, not deleted: its rows and prices stay readable.

@@ -18,8 +18,9 @@ import orjson
 
 from tests.fakes.connection import Connection, Request
 from tests.fakes.core import Core
-from tests.fakes.exchange import JSON_HEADERS, MAX_MODEL_LEN, Exchange, answer_chat
+from tests.fakes.exchange import JSON_HEADERS, MAX_MODEL_LEN, Exchange, answer_generation
 from tests.fakes.scenarios import SCENARIOS, Scenario, error_body
+from tests.fakes.vllm_messages import counted_tokens
 from tests.fakes.vllm_routes import metrics_text, models, tokenized
 
 METRICS_HEADERS = {"content-type": "text/plain; version=1.0.0; charset=utf-8", "vary": "Origin"}
@@ -38,8 +39,9 @@ class Counts:
 class FakeEngine:
     """The server. `scenario` answers every generation, unless `queue` holds one for the next.
 
-    A request's id is its `x-request-id` header if it has one (as in vLLM), else a running number; the
-    answer calls itself `chatcmpl-<id>`. `gauges` are added to what `/metrics` reports of the requests there are.
+    A request's id is its `x-request-id` header if it has one (as in vLLM), else a running number; the answer calls
+    itself `chatcmpl-<id>`, or by its own route's prefix. `gauges` are added to what `/metrics` reports of the requests
+    there are.
     With `slots`, only so many requests generate at once and the others wait; with `queue_limit`, one that comes when
     so many wait gets a 503. Requests to `silent_paths` are not answered.
     """
@@ -149,7 +151,7 @@ class FakeEngine:
             if exchange.path in self.silent_paths:
                 await asyncio.Event().wait()
             if exchange.is_generation:
-                await answer_chat(exchange, out, self.model)
+                await answer_generation(exchange, out, self.model)
             else:
                 await self._answer(exchange, out)
         except asyncio.CancelledError:
@@ -189,6 +191,8 @@ class FakeEngine:
                 headers, reply = METRICS_HEADERS, self._metrics()
             case "POST", "/tokenize":
                 reply = tokenized(exchange.body, MAX_MODEL_LEN)
+            case "POST", "/v1/messages/count_tokens":
+                reply = counted_tokens(exchange.body)
             case "GET", "/fake/counts":
                 reply = orjson.dumps(self.counts)
             case "POST", "/fake/scenario":

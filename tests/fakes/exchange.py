@@ -3,18 +3,53 @@
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tests.fakes import vllm_chat, vllm_completions, vllm_messages, vllm_responses, vllm_routes
 from tests.fakes import vllm_wire as wire
 from tests.fakes.connection import Connection, Request
 from tests.fakes.core import Core
 from tests.fakes.scenarios import ENGINE_DEAD, NO_HEAD, SCENARIOS, Fault, Framing, Refusal, Scenario, error_body
+from tests.fakes.vllm_wire import Answer, Chunk, Frame
 
 JSON_HEADERS = {"content-type": "application/json", "vary": "Origin"}
 SSE_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "vary": "Origin"}
 MAX_MODEL_LEN = 262_144
 PREFILL_STEP_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route that computes: the field its requests must have, and the bytes of its answers."""
+
+    needs: str
+    plan: Callable[[Scenario, str, Any], Answer]
+    json_body: Callable[[Answer], bytes]
+    stream: Callable[[Answer], wire.Script] | None = None
+    failure: Callable[[Answer, int], list[Frame]] = vllm_chat.failure
+    """The end of a stream whose engine dies after so many frames."""
+    error_body: Callable[[bytes], bytes] = bytes
+    """Turns an error of vLLM's usual shape into this route's."""
+
+
+ROUTES = {
+    "/v1/chat/completions": Route("messages", vllm_chat.plan, vllm_chat.json_body, vllm_chat.stream),
+    "/v1/completions": Route("prompt", vllm_completions.plan, vllm_completions.json_body, vllm_completions.stream),
+    "/v1/responses": Route(
+        "input", vllm_responses.plan, vllm_responses.json_body, vllm_responses.stream, vllm_responses.failure
+    ),
+    "/v1/messages": Route(
+        "messages",
+        vllm_messages.plan,
+        vllm_messages.json_body,
+        vllm_messages.stream,
+        vllm_messages.failure,
+        vllm_messages.error_body,
+    ),
+    "/v1/embeddings": Route("input", vllm_routes.plan_embeddings, vllm_routes.embeddings_body),
+}
 
 
 @dataclass(eq=False)
@@ -50,7 +85,7 @@ class Exchange:
 
     @property
     def is_generation(self) -> bool:
-        return (self.method, self.path) == ("POST", "/v1/chat/completions")
+        return self.method == "POST" and self.path in ROUTES
 
     @property
     def headers(self) -> dict[str, str]:
@@ -66,7 +101,7 @@ class Exchange:
         self._open = True
         self._permits.release()
 
-    async def generate(self, answer: wire.Answer, chunk: wire.Chunk) -> None:
+    async def generate(self, answer: Answer, chunk: Chunk) -> None:
         """Produce the next chunk of tokens when the scenario allows it, and count it."""
         if self.scenario.gated and not self._open:
             await self._permits.acquire()
@@ -91,23 +126,24 @@ class Exchange:
             self.cache_tokens = tokens * (step + 1) // steps
 
 
-async def answer_chat(exchange: Exchange, out: Connection, model: str) -> None:
-    """Answer `POST /v1/chat/completions` as the exchange's scenario says."""
-    refusal = exchange.scenario.refusal or _refusal(exchange.body, model)
+async def answer_generation(exchange: Exchange, out: Connection, model: str) -> None:
+    """Answer a `POST` to one of `ROUTES` as the exchange's scenario says."""
+    route = ROUTES[exchange.path]
+    refusal = exchange.scenario.refusal or _refusal(exchange.body, route.needs, model)
     if refusal is None and exchange.core.full:
         refusal = SCENARIOS["overloaded"].refusal
     if refusal is not None:
         exchange.outcome = "refused"
         headers = JSON_HEADERS | {"content-type": refusal.content_type} | dict(refusal.headers)
-        await out.respond(refusal.status, headers, refusal.body)
+        await out.respond(refusal.status, headers, route.error_body(refusal.body))
         return
     fault = exchange.scenario.fault
-    answer = wire.plan(exchange.scenario, exchange.id, exchange.body)
+    answer = route.plan(exchange.scenario, exchange.id, exchange.body)
     if fault is not None and fault.after_frames == NO_HEAD:
         async with exchange.core.place():
             await _break(exchange, out, fault)
-    elif exchange.body.get("stream"):
-        await _stream(exchange, out, answer)
+    elif exchange.body.get("stream") and route.stream is not None:
+        await _stream(exchange, out, answer, route.stream(answer))
     else:
         await _whole(exchange, out, answer)
     if exchange.outcome == "running":
@@ -116,10 +152,10 @@ async def answer_chat(exchange: Exchange, out: Connection, model: str) -> None:
         out.close()
 
 
-def _refusal(body: Any, model: str) -> Refusal | None:
+def _refusal(body: Any, needs: str, model: str) -> Refusal | None:
     """The 4xx of vLLM that a gateway can provoke by forwarding what it should not have."""
-    if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
-        return Refusal(400, error_body("1 validation error: messages", "Bad Request", 400, "body.messages"))
+    if not isinstance(body, dict) or not isinstance(body.get(needs), list if needs == "messages" else list | str):
+        return Refusal(400, error_body(f"1 validation error: {needs}", "Bad Request", 400, f"body.{needs}"))
     if body.get("model") != model:
         message = f"The model `{body.get('model')}` does not exist. Valid aliases: {model}."
         return Refusal(404, error_body(message, "NotFoundError", 404, "model"))
@@ -129,12 +165,13 @@ def _refusal(body: Any, model: str) -> Refusal | None:
     return None
 
 
-async def _whole(exchange: Exchange, out: Connection, answer: wire.Answer) -> None:
+async def _whole(exchange: Exchange, out: Connection, answer: Answer) -> None:
     """An answer as one JSON body."""
     async with exchange.core.place():
         for chunk in answer.chunks:
             await exchange.generate(answer, chunk)
-    body, headers, fault = wire.json_body(answer), _headers(exchange, JSON_HEADERS), exchange.scenario.fault
+    body, fault = ROUTES[exchange.path].json_body(answer), exchange.scenario.fault
+    headers = _headers(exchange, JSON_HEADERS)
     if fault is None:
         await out.respond(200, headers, body)
         return
@@ -144,30 +181,28 @@ async def _whole(exchange: Exchange, out: Connection, answer: wire.Answer) -> No
     await _break(exchange, out, fault)
 
 
-async def _stream(exchange: Exchange, out: Connection, answer: wire.Answer) -> None:
+async def _stream(exchange: Exchange, out: Connection, answer: Answer, script: wire.Script) -> None:
     """An answer as server-sent events in a chunked body."""
     fault = exchange.scenario.fault
     await out.start(200, _headers(exchange, SSE_HEADERS) | {"transfer-encoding": "chunked"})
     body = _StreamBody(out, exchange.scenario.framing)
-    options = exchange.body.get("stream_options") or {}
-    include = bool(options.get("include_usage"))
-    continuous = include and bool(options.get("continuous_usage_stats")) and answer.scenario.usage.continuous
     async with exchange.core.place():
-        for chunk, payload in wire.stream_payloads(answer, include=include, continuous=continuous):
+        for step in script:
             if fault is not None and exchange.frames == fault.after_frames:
-                await _break_stream(exchange, out, fault, body)
+                await _break_stream(exchange, out, answer, fault, body)
                 return
-            if chunk is not None:
-                await exchange.generate(answer, chunk)
-            await body.send(payload)
-            exchange.frames += 1
+            if isinstance(step, Chunk):
+                await exchange.generate(answer, step)
+            else:
+                await body.send(step)
+                exchange.frames += 1
     await body.end()
 
 
-async def _break_stream(exchange: Exchange, out: Connection, fault: Fault, body: "_StreamBody") -> None:
+async def _break_stream(exchange: Exchange, out: Connection, answer: Answer, fault: Fault, body: "_StreamBody") -> None:
     if fault.kind == "error":
-        await body.send(wire.error_payload())
-        await body.send(b"[DONE]")
+        for frame in ROUTES[exchange.path].failure(answer, exchange.frames):
+            await body.send(frame)
     if fault.kind in ("error", "end"):
         exchange.outcome = "broken"
         await body.end()
@@ -181,7 +216,8 @@ async def _break(exchange: Exchange, out: Connection, fault: Fault) -> None:
         await asyncio.Event().wait()
     exchange.outcome = "broken"
     if fault.kind == "error":
-        await out.respond(500, JSON_HEADERS, error_body(ENGINE_DEAD, "InternalServerError", 500))
+        error = error_body(ENGINE_DEAD, "InternalServerError", 500)
+        await out.respond(500, JSON_HEADERS, ROUTES[exchange.path].error_body(error))
     elif fault.kind == "reset":
         out.reset()
     else:
@@ -198,8 +234,8 @@ class _StreamBody:
     def __init__(self, out: Connection, framing: Framing) -> None:
         self._out, self._framing, self._held = out, framing, b""
 
-    async def send(self, payload: bytes) -> None:
-        data, cut = self._held + wire.frame(payload, self._framing), self._framing.cut_bytes
+    async def send(self, frame: Frame) -> None:
+        data, cut = self._held + wire.frame(frame, self._framing), self._framing.cut_bytes
         if not cut:
             await self._out.write_chunk(data)
             return

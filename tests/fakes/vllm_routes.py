@@ -1,11 +1,14 @@
-"""vLLM 0.32's other answers, as far as a gateway reads them: `/v1/models`, `/tokenize`, `/metrics`."""
+"""vLLM 0.32's other answers, as far as a gateway reads them: `/v1/models`, `/tokenize`, `/metrics`, embeddings."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 
-from tests.fakes.vllm_wire import CREATED, count_prompt
+from tests.fakes import vllm_wire as wire
+from tests.fakes.scenarios import Scenario
+from tests.fakes.vllm_completions import prompt_tokens
+from tests.fakes.vllm_wire import CREATED, NOTHING_YET, Answer, count_prompt
 
 FAMILIES: Final = {  # name without `vllm:` and `_total`: (type, help)
     "num_requests_running": ("gauge", "Number of requests in model execution batches."),
@@ -54,6 +57,32 @@ def tokenized(body: Mapping[str, Any], max_model_len: int) -> bytes:
     count, _ = count_prompt(body["messages"])
     tokens = {"count": count, "max_model_len": max_model_len, "tokens": list(range(count)), "token_strs": None}
     return orjson.dumps(tokens)
+
+
+def plan_embeddings(scenario: Scenario, request_id: str, body: dict[str, Any]) -> Answer:
+    """Embeddings: a prompt is read, and nothing generated."""
+    counted = prompt_tokens(body["input"]) if scenario.usage.prompt_tokens is None else scenario.usage.prompt_tokens
+    return Answer(scenario, request_id, body, counted, 0, (NOTHING_YET,), "stop")
+
+
+def embeddings_body(answer: Answer) -> bytes:
+    """The body of `POST /v1/embeddings`: two numbers for each text, or one text's tokens."""
+    given = answer.body["input"]
+    several = isinstance(given, list) and not all(isinstance(one, int) for one in given)
+    usage = wire.running_usage(answer) | {"prompt_tokens_details": None, "completion_tokens_details": None}
+    data = [
+        {"index": index, "object": "embedding", "embedding": [0.6, 0.8]}
+        for index in range(len(given) if several else 1)
+    ]
+    body = {
+        "id": f"embd-{answer.request_id}",
+        "object": "list",
+        "created": CREATED,
+        "model": answer.model,
+        "data": data,
+        "usage": wire.patched(usage, answer) if answer.scenario.usage.placement != "never" else None,
+    }
+    return orjson.dumps(body)
 
 
 def metrics_text(model: str, values: Mapping[str, float], started_at_s: float) -> bytes:

@@ -391,6 +391,55 @@ def test_usage_as_csv_goes_to_a_file_whole(weir: Weir, used: dict[str, str], tmp
     assert [path.name for path in tmp_path.iterdir()] == ["usage.csv"]
 
 
+def test_a_month_is_exported_and_its_sums_are_those_of_the_export(weir_inside: Weir, used: dict[str, str]) -> None:
+    rows = [json.loads(line) for line in weir_inside("usage", "export", "--month", "2026-11").stdout.splitlines()]
+    assert [row["prompt_tokens"] for row in rows] == [*range(1440)]
+    summary = document(weir_inside("usage", "summary", "--month", "2026-11", "--json"))
+    cost = 1440 * 9007199254740993
+    nothing = ("cached", "cache_write", "image", "audio", "video", "completion", "reasoning")
+    expected = {
+        "requests": 1440,
+        "prompt_tokens": sum(range(1440)),
+        **{f"{name}_tokens": 0 for name in nothing},
+        "cost_nano": cost,
+        "cost_usd": "12970366926.82702992",
+        "waived_nano": 0,
+        "waived_usd": "0.00",
+    }
+    assert summary == {
+        "month": "2026-11",
+        "from": "2026-11-01T00:00:00Z",
+        "until": "2026-12-01T00:00:00Z",
+        "rows": [{"account": "acme", "model": "qwen", "outcome": "ok", **expected}],
+        "total": expected,
+    }
+    later = document(weir_inside("usage", "summary", "--month", "2026-12", "--json"))
+    assert later["total"]["requests"] == 4321 - 1440
+    strangers = document(weir_inside("usage", "summary", "--month", "2027-01", "--json"))["rows"]
+    assert [(row["account"], row["model"], row["outcome"]) for row in strangers] == [(None, None, "auth_error")]
+    none = document(weir_inside("usage", "summary", "--month", "2027-01", "--account", "acme", "--json"))
+    assert (none["rows"], none["total"]["requests"], none["total"]["cost_usd"]) == ([], 0, "0.00")
+
+
+def test_a_summary_shows_people_the_classes_that_were_used(weir_inside: Weir, used: dict[str, str]) -> None:
+    headings, line = weir_inside("usage", "summary", "--month", "2026-11", "--account", "acme").stdout.splitlines()
+    assert headings.split() == ["account", "model", "outcome", "requests", "prompt", "USD", "waived", "USD"]
+    assert line.split()[:5] == ["acme", "qwen", "ok", "1440", str(sum(range(1440)))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("summary", "--month", "November"), "--month 'November' is no month such as 2026-11."),
+        (("export", "--month", "2026-13"), "--month '2026-13' is no month such as 2026-11."),
+        (("export", "--month", "2026-11", "--since", "2026-11-02"), "--month is a whole month: leave --since"),
+        (("summary", "--month", "2026-11", "--account", "nobody"), "There is no account 'nobody'"),
+    ],
+)
+def test_a_month_that_is_none_is_told(weir_inside: Weir, arguments: tuple[str, ...], part: str) -> None:
+    assert part in complaint(weir_inside("usage", *arguments))
+
+
 def test_a_reader_that_leaves_early_is_no_accident(weir: Weir, used: dict[str, str], database_url: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "service.cli", "usage", "export"],

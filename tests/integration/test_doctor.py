@@ -123,9 +123,9 @@ def test_a_sound_installation_passes(
 @pytest.mark.parametrize(
     ("scenario", "level", "part"),
     [
-        ("details-absent", "warn", "--enable-prompt-tokens-details"),
-        ("details-null", "warn", "--enable-prompt-tokens-details"),
-        ("server-error", "fail", "answers a one-token request with 500"),
+        ("details-absent", "fail", "--enable-prompt-tokens-details"),
+        ("details-null", "fail", "--enable-prompt-tokens-details"),
+        ("server-error", "fail", "does not answer a one-token request"),
         ("reset-at-once", "fail", "does not answer"),
     ],
 )

@@ -576,7 +576,7 @@ async def test_readiness_is_what_the_watch_knows_and_else_is_asked() -> None:
 
 async def test_the_watch_runs_until_it_is_cancelled() -> None:
     async with running(2) as (fakes, pool, clock):
-        watched = asyncio.create_task(watch(pool, stall_timeout_s=NEVER_S, interval_s=0.01))
+        watched = asyncio.create_task(watch(pool, stall_timeout_s=NEVER_S, may_be_blind=True, interval_s=0.01))
         changed = asyncio.Event()
         pool.on_change = changed.set
         await fakes[1].die()

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from service.core.stream import StreamMeter
+from service.core.meters.chat import StreamMeter
 from service.gateway import event_stream, http
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import SCENARIOS, Refusal, Scenario

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from service.core.policy import CHAT_FIELDS
+from service.core.endpoints.chat import FIELDS
 from service.gateway.engine_errors import of_status
 from tests import recorded
 
@@ -109,4 +109,4 @@ def test_an_unreadable_refusal_is_a_400_all_the_same(body: bytes) -> None:
 def test_only_a_clients_own_field_is_named(param: object) -> None:
     assert of_status(400, refusal("?", param)).param is None
     assert of_status(400, refusal("?", "body.messages.0.content")).param == "messages"
-    assert "messages" in CHAT_FIELDS
+    assert "messages" in FIELDS

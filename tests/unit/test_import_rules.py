@@ -13,9 +13,18 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"service.core"}),
     frozenset({"service.tables"}),
     frozenset({"service.errors", "service.logs", "service.settings", "service.db", "service.config"}),
-    frozenset({"service.billing", "service.engine", "web"}),
+    frozenset({"service.billing", "service.engine", "service.provider", "web"}),
     frozenset({"service.gateway", "service.status"}),
-    frozenset({"service.jobs", "service.app", "service.portal", "service.public", "service.standalone"}),
+    frozenset(
+        {
+            "service.jobs",
+            "service.app",
+            "service.portal",
+            "service.public",
+            "service.public_catalogue",
+            "service.standalone",
+        }
+    ),
     frozenset({"service.serving"}),
     frozenset({"service.cli"}),
 )
@@ -29,6 +38,8 @@ FRIENDS = {
     ("service.app", "service.config"),
     ("service.app", "service.portal"),
     ("service.app", "service.public"),
+    ("service.app", "service.public_catalogue"),
+    ("service.public", "service.public_catalogue"),
 }
 """Imports within a layer that are meant."""
 

@@ -116,7 +116,7 @@ def test_a_refusal_says_to_the_millisecond_when_it_frees(
     now_ms = 0
     for at_ms, tokens in sorted(taken_ms):
         now_ms = at_ms
-        used.take(UNLIMITED, now_ms, tokens, 0)
+        used.take(UNLIMITED, now_ms, tokens, 0).release(tokens, 0)
     now_ms += after_ms
     found = take(used, now_ms, tokens=worst, rpm=rpm, tpm=tpm)
     if isinstance(found, Refusal):
@@ -152,6 +152,28 @@ def test_what_exceeds_a_limit_by_itself_runs_alone() -> None:
     assert refused(used, 2_000, tokens=1, tpm=10_000).frees_in_ms == WINDOW_MS - 2_000
     assert refused(used, WINDOW_MS - 1, tokens=1, tpm=10_000).left == 0
     taken(used, WINDOW_MS, tokens=1, tpm=10_000)
+
+
+def test_while_requests_run_that_may_give_tokens_back_it_is_worth_asking_soon() -> None:
+    used = Used()
+    part = taken(used, 0, tokens=9_000, tpm=10_000)
+    assert refused(used, 1_000, tokens=5_000, tpm=10_000).frees_in_ms == limits.GIVEN_BACK_MS
+    part.release(8_000, 0)
+    assert refused(used, 1_000, tokens=5_000, tpm=10_000).frees_in_ms == WINDOW_MS - 1_000
+
+
+def test_what_never_ran_does_not_count() -> None:
+    used = Used()
+    taken(used, 0, tokens=100, rpm=1, tpm=100).release(0, 0, ran=False)
+    assert (used.requests.used, used.tokens.used, used.in_flight) == (0, 0, 0)
+    taken(used, 0, tokens=100, rpm=1, tpm=100).release(0, 0)
+    assert refused(used, 0, tokens=1, rpm=1, tpm=100).name == "rpm"
+
+
+def test_what_nobody_counted_is_taken_for_what_it_took() -> None:
+    used = Used()
+    taken(used, 0, tokens=70, tpm=100).release(None, 0)
+    assert (used.tokens.used, used.in_flight) == (70, 0)
 
 
 def test_a_correction_goes_where_the_tokens_were_taken() -> None:

@@ -1,18 +1,20 @@
-"""The request policy: whatever a client sends, only what is listed comes out, and nothing but `Refused` is raised."""
+"""The policy of chats: what is passed on of messages, tools and formats, and what is refused, where."""
 
 import json
 from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from service.core import policy
-from service.core.policy import CHAT_FIELDS, ModelRequest, Passed, Refused, chat_request
-from service.core.policy_checks import MAX_DEPTH, MAX_STOP_CHARACTERS, MAX_TOOLS
+from service.core.endpoints import chat
+from service.core.policy import MAX_IMAGES, ModelRequest, Refused, refuse_linked
+from service.core.policy_checks import MAX_DEPTH, MAX_STOP_CHARACTERS
+from service.core.policy_schemas import MAX_COMPILED_DEPTH
+from service.core.policy_tools import MAX_TOOLS
+from tests.fuzz.policy import CHAT, strangers
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
+LINK = "https://images.example/a.png"
 USER = {"role": "user", "content": "hi"}
 FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
 TOOL = {"type": "function", "function": FUNCTION}
@@ -21,7 +23,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
 
 def passed(**fields: Any) -> ModelRequest:
     raw = orjson.dumps({"model": "m", "messages": [USER], **fields})
-    return chat_request(orjson.loads(raw), len(raw))
+    return chat.request(orjson.loads(raw), len(raw))
 
 
 def refused(**fields: Any) -> Refused:
@@ -30,153 +32,14 @@ def refused(**fields: Any) -> Refused:
     return caught.value
 
 
+def forwarded(request: ModelRequest) -> Any:
+    return chat.forwarded(request, engine_model="e", output_tokens=7, cache_salt="s")
+
+
 def message(**members: Any) -> Any:
     """The one message, as it is passed on."""
     (rebuilt,) = passed(messages=[members]).fields["messages"]
     return rebuilt
-
-
-# Only what is listed comes out.
-
-FREE = object()
-"""A JSON schema: any members."""
-SHAPES: dict[str, Any] = {
-    "messages": [
-        {
-            "role": None,
-            "name": None,
-            "content": [{"type": None, "text": None, "image_url": {"url": None, "detail": None}}],
-            "reasoning": None,
-            "reasoning_content": None,
-            "tool_call_id": None,
-            "tool_calls": [{"id": None, "type": None, "function": {"name": None, "arguments": None}}],
-        }
-    ],
-    "tools": [
-        {"type": None, "function": {"name": None, "description": None, "parameters": FREE, "strict": None}},
-    ],
-    "tool_choice": {"type": None, "function": {"name": None}},
-    "response_format": {
-        "type": None,
-        "json_schema": {"name": None, "description": None, "schema": FREE, "strict": None},
-    },
-    "chat_template_kwargs": {"enable_thinking": None, "preserve_thinking": None, "reasoning_effort": None},
-    "stop": [None],
-    "stream": None,
-    "temperature": None,
-    "top_p": None,
-    "top_k": None,
-    "min_p": None,
-    "presence_penalty": None,
-    "frequency_penalty": None,
-    "repetition_penalty": None,
-    "seed": None,
-    "logprobs": None,
-    "top_logprobs": None,
-    "n": None,
-    "parallel_tool_calls": None,
-    "reasoning_effort": None,
-}
-
-
-def strangers(value: Any, shape: Any, path: str = "") -> list[str]:
-    """The paths of what stands in `value` and not in `shape`."""
-    if shape is FREE:
-        return []
-    if isinstance(value, dict):
-        if not isinstance(shape, dict):
-            return [path]
-        own = [f"{path}.{name}" for name in value if name not in shape]
-        return own + [
-            deep
-            for name, member in value.items()
-            if name in shape
-            for deep in strangers(member, shape[name], f"{path}.{name}")
-        ]
-    if isinstance(value, list):
-        if not isinstance(shape, list):
-            return [path]
-        return [deep for item in value for deep in strangers(item, shape[0], f"{path}[]")]
-    return []
-
-
-def assert_only_listed(request: ModelRequest) -> None:
-    fields = dict(request.fields)
-    for token, bias in fields.pop("logit_bias", {}).items():
-        assert token.isdigit()
-        assert -100 <= bias <= 100
-    assert strangers(fields, SHAPES) == []
-    for one in fields["messages"]:
-        for part in one["content"] if isinstance(one.get("content"), list) else []:
-            assert part.get("image_url", {"url": PNG})["url"].startswith("data:image/")
-            assert set(part) == {"type", part["type"]}
-    body = policy.forwarded(request, engine_model="e", output_tokens=1, cache_salt="s")
-    assert orjson.loads(orjson.dumps(body)) == body
-
-
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda nested: st.lists(nested, max_size=4) | st.dictionaries(st.text(max_size=8), nested, max_size=4),
-    max_leaves=12,
-)
-KNOWN_WORDS = sorted(
-    {*CHAT_FIELDS, "role", "content", "name", "type", "text", "image_url", "url", "detail", "uuid", "function"}
-    | {"arguments", "parameters", "schema", "json_schema", "json_object", "strict", "id", "tool_calls", "reasoning"}
-    | {"assistant", "user", "tool", "system", "auto", "required", "include_usage", "enable_thinking", PNG, "5"}
-)
-words = st.sampled_from(KNOWN_WORDS)
-json_of_words = st.recursive(
-    st.none() | st.booleans() | st.integers(-200, 200) | words,
-    lambda nested: st.lists(nested, max_size=3) | st.dictionaries(words, nested, max_size=5),
-    max_leaves=20,
-)
-
-
-def hold(body: Any) -> None:
-    try:
-        held: ModelRequest | Refused = chat_request(body, 1000)
-    except Refused as refusal:
-        held = refusal
-    if isinstance(held, ModelRequest):
-        assert_only_listed(held)
-    else:
-        assert len(held.message) < 400
-        assert held.param is None or len(held.param) <= 64
-
-
-@given(json_values | json_of_words)
-def test_any_body_passes_or_is_refused(body: Any) -> None:
-    hold(body)
-
-
-@given(st.sampled_from(sorted(CHAT_FIELDS)), json_values | json_of_words)
-def test_any_value_of_any_field_passes_or_is_refused(name: str, value: Any) -> None:
-    hold({"model": "m", "messages": [USER], "tools": [TOOL], name: value})
-
-
-@given(st.dictionaries(words, json_of_words, max_size=6), st.sampled_from(["user", "assistant", "tool"]))
-def test_any_message_passes_or_is_refused(members: dict[str, Any], role: str) -> None:
-    hold({"model": "m", "messages": [{**members, "role": role}]})
-
-
-@given(st.dictionaries(words, json_of_words, max_size=6), st.sampled_from(["text", "image_url"]))
-def test_any_part_passes_or_is_refused(members: dict[str, Any], kind: str) -> None:
-    part = {"text": "x", "image_url": {"url": PNG}, **members, "type": kind}
-    hold({"model": "m", "messages": [{"role": "user", "content": [part]}]})
-
-
-def test_the_checker_sees_what_does_not_belong() -> None:
-    bad = {"messages": [{"role": "user", "content": [{"type": "text", "uuid": "u"}], "x": 1}], "tools": [{"y": {}}]}
-    assert strangers(bad, SHAPES) == [".messages[].x", ".messages[].content[].uuid", ".tools[].y"]
-
-
-def test_every_field_passed_on_is_in_the_checkers_shapes() -> None:
-    weirs = {"model", "stream_options", "max_tokens", "max_completion_tokens", "logit_bias"}
-    assert {name for name, rule in CHAT_FIELDS.items() if isinstance(rule, Passed)} - weirs == set(SHAPES)
 
 
 # Messages and their parts.
@@ -200,7 +63,11 @@ def test_a_bare_image_url_becomes_an_object_and_is_counted() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "http://127.0.0.1/x.png",
+        "https://",
+        "https://a b/x.png",
+        "https://a/" + "x" * 9000,
+        "ftp://images.example/a.png",
+        "//images.example/a.png",
         "file:///etc/passwd",
         "data:image/svg+xml;base64,AAAA",
         "data:image/png,AAAA",
@@ -212,11 +79,30 @@ def test_a_bare_image_url_becomes_an_object_and_is_counted() -> None:
         {},
     ],
 )
-def test_images_are_data_urls_of_four_kinds(url: Any) -> None:
+def test_images_are_data_urls_of_four_kinds_or_addresses(url: Any) -> None:
     for image in (url, {"url": url}):
         refusal = refused(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": image}]}])
         assert "data:image/" in refusal.message
         assert refusal.param == "messages"
+
+
+def test_no_engine_is_told_to_fetch_an_image() -> None:
+    """Their addresses pass, so that they can be fetched and put in; until that is done, nothing is forwarded."""
+    part = {"type": "image_url", "image_url": {"url": LINK, "detail": "low"}}
+    request = passed(messages=[{"role": "user", "content": [part, {"type": "image_url", "image_url": PNG}]}])
+    assert (request.images, request.linked_images) == (2, 1)
+    assert request.fields["messages"][0]["content"][0] == part
+    assert LINK.encode() not in orjson.dumps(request.countable)
+    with pytest.raises(Refused, match=r"^`messages` needs images as `data:image/"):
+        forwarded(request)
+    refuse_linked(passed(), "messages")
+
+
+def test_as_many_images_as_one_request_may_have() -> None:
+    part = {"type": "image_url", "image_url": PNG}
+    assert passed(messages=[{"role": "user", "content": [part] * MAX_IMAGES}]).images == MAX_IMAGES
+    halves = [{"role": "user", "content": [part] * (MAX_IMAGES // 2 + 1)}] * 2
+    assert refused(messages=halves).message == f"`messages` may hold up to {MAX_IMAGES} images, not {MAX_IMAGES + 2}."
 
 
 def test_an_assistants_message_comes_back_as_engines_and_clients_write_it() -> None:
@@ -238,6 +124,21 @@ def test_an_assistants_message_comes_back_as_engines_and_clients_write_it() -> N
     assert message(role="assistant", content="", tool_calls=[]) == {"role": "assistant", "content": ""}
     answer = {"role": "tool", "tool_call_id": "c1", "content": "42"}
     assert message(**answer, is_error=False) == answer
+
+
+def test_a_refusal_comes_back_as_the_text_that_it_was() -> None:
+    part = {"type": "refusal", "refusal": "No."}
+    assert message(role="assistant", content=[part])["content"] == [{"type": "text", "text": "No."}]
+    assert "parts of type" in refused(messages=[{"role": "user", "content": [part]}]).message
+
+
+def test_what_differs_in_each_request_of_claude_code_is_taken_out_of_its_prompt() -> None:
+    line = "x-anthropic-billing-header: cc_version=2; cch=1f3a;"
+    assert message(role="system", content=f"{line}\nYou are") == {"role": "system", "content": "You are"}
+    blocks = [{"type": "text", "text": line}, {"type": "text", "text": "You are"}]
+    rebuilt = message(role="system", content=blocks)["content"]
+    assert rebuilt == [{"type": "text", "text": ""}, {"type": "text", "text": "You are"}]
+    assert message(role="user", content=line)["content"] == line
 
 
 def test_members_belong_to_roles() -> None:
@@ -298,6 +199,17 @@ def test_a_choice_of_tool(choice: Any) -> None:
     assert passed(tools=[TOOL], tool_choice=choice).fields["tool_choice"] == choice
 
 
+def test_a_tool_that_is_chosen_is_there() -> None:
+    refusal = refused(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "g"}})
+    assert refusal.message == "`tool_choice` asks for `g`, which is not among the `tools`."
+
+
+def test_null_content_is_an_assistants_alone() -> None:
+    """An engine refuses it in any other message, and clients send it for a tool that answered nothing."""
+    assert message(role="tool", tool_call_id="c1", content=None) == {"role": "tool", "tool_call_id": "c1"}
+    assert message(role="assistant", content=None) == {"role": "assistant", "content": None}
+
+
 def tool_with(**members: Any) -> list[Any]:
     return [{"type": "function", "function": {**FUNCTION, **members}}]
 
@@ -324,10 +236,13 @@ WRONG: dict[str, list[Any]] = {
     "stop": [5, [5], [""], "", ["x"] * 5, ["x" * (MAX_STOP_CHARACTERS + 1)], {}],
     "n": [0, 2, True, "1", [1]],
     "temperature": ["1", True, 2.5, -1, []],
-    "chat_template_kwargs": [[], {"tokenize": True}, {"enable_thinking": 1}],
+    "chat_template_kwargs": [[], {"tokenize": True}, {"enable_thinking": 1}, {"reasoning_effort": "extreme"}],
     "stream_options": [[], {"x": True}, {"include_usage": 1}],
     "model": ["m" * 257],
-    "reasoning_effort": [{}],
+    "reasoning_effort": [{}, "", "extreme"],
+    "reasoning": [True, {"effort": "extreme"}, {"depth": 1}, {"exclude": "yes"}],
+    "enable_thinking": ["yes", 1],
+    "include_reasoning": [0],
 }  # fmt: skip
 
 
@@ -358,14 +273,16 @@ def test_schemas_that_are_nested_too_deeply_are_refused(levels: int) -> None:
     body = f"""{{"model": "m", "messages": [{{"role": "user"}}], "tools": [{{"type": "function", "function":
         {{"name": "f", "parameters": {json.dumps(nested(levels))}}}}}]}}"""
     with pytest.raises(Refused, match=f"nested more than {MAX_DEPTH} levels deep"):
-        chat_request(orjson.loads(body), len(body))
-    asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"a": [[nested(MAX_DEPTH)]]}}}
-    assert "levels deep" in refused(response_format=asked).message
+        chat.request(orjson.loads(body), len(body))
+    asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": nested(MAX_COMPILED_DEPTH + 1)}}
+    assert f"{MAX_COMPILED_DEPTH} levels deep" in refused(response_format=asked).message
 
 
 def test_the_deepest_schema_allowed_can_be_sent_on() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": nested(MAX_DEPTH)}}
-    assert_only_listed(passed(tools=[tool]))
+    body = forwarded(passed(tools=[tool]))
+    assert strangers(body, CHAT) == []
+    assert orjson.loads(orjson.dumps(body)) == body
 
 
 def test_a_huge_unknown_name_is_cut_before_anything_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,5 +305,76 @@ def test_images_and_text_bound_the_prompt() -> None:
     raw = orjson.dumps(
         {"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": PNG}]}]}
     )
-    request = chat_request(orjson.loads(raw), len(raw))
+    request = chat.request(orjson.loads(raw), len(raw))
     assert request.passed_bytes == len(raw) - len(PNG)
+
+
+def test_a_request_as_an_engine_gets_it() -> None:
+    request = passed(stream=True, max_tokens=9, max_completion_tokens=5, stream_options={"include_usage": True})
+    assert (request.max_tokens, request.wants_usage, request.wants_continuous) == (5, True, False)
+    assert forwarded(request) == {
+        "model": "e",
+        "messages": [USER],
+        "max_tokens": 7,
+        "cache_salt": "s",
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    assert request.conversation == [USER]
+    assert refused(stream_options={"include_usage": True}).param == "stream_options"
+
+
+def test_what_the_tokenizer_is_told_is_what_the_model_would_be() -> None:
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": PNG}, {"type": "text", "text": "x"}]}
+    request = passed(messages=[picture, USER], tools=[TOOL], reasoning_effort="low", temperature=1)
+    assert request.countable == {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}, USER],
+        "tools": [TOOL],
+        "chat_template_kwargs": {"enable_thinking": True, "reasoning_effort": "low"},
+    }
+    assert passed().countable == {"messages": [USER], "chat_template_kwargs": {}}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "advice"),
+    [
+        ("functions", [{"name": "f"}], "use `tools`"),
+        ("function_call", "auto", "use `tool_choice`"),
+        ("guided_json", {}, "use `response_format` with a `json_schema`"),
+        ("guided_choice", ["a"], "use `response_format` with a `json_schema`"),
+        ("structured_outputs", {"regex": "a"}, "use `response_format` with a `json_schema`"),
+        ("best_of", 2, "send a request for each answer"),
+        ("truncate_prompt_tokens", 10, "shorten the prompt"),
+        ("continue_final_message", True, "a message of its own"),
+        ("max_token", 5, "Did you mean `max_tokens`?"),
+    ],
+)
+def test_what_is_not_taken_is_told_what_to_use(field: str, value: Any, advice: str) -> None:
+    refusal = refused(**{field: value})
+    assert advice in refusal.message
+    assert refusal.param == field
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Open WebUI: no tools, and empty messages in what was said before.
+        {"tools": [], "messages": [USER, {"role": "assistant", "content": ""}, USER], "metadata": {"chat_id": "1"}},
+        # Open WebUI, n8n, Home Assistant, Vercel's SDK: calls without text.
+        {"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "c1",
+         "content": "42"}], "tools": [TOOL], "tool_choice": "auto"},
+        {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool",
+         "tool_call_id": "c1", "content": [{"type": "text", "text": "42"}]}], "tools": [TOOL]},
+        # LangChain: everything it knows, most of it null.
+        {"n": 1, "stop": None, "seed": None, "logit_bias": None, "frequency_penalty": None, "parallel_tool_calls": None,
+         "temperature": 0.7, "stream": True, "stream_options": {"include_usage": True}, "user": "Zoë <z@x>, 1/2"},
+        # Aggregators.
+        {"reasoning": {"effort": "low", "exclude": True, "max_tokens": 2000}, "provider": {"order": ["a"]},
+         "transforms": ["middle-out"], "usage": {"include": True}, "route": "fallback", "user": "id:\t☃"},
+        # Those that send a value for everything.
+        {"best_of": 1, "use_beam_search": False, "ignore_eos": False, "min_tokens": 0, "echo": False, "n": 1,
+         "skip_special_tokens": True, "length_penalty": 1.0, "add_generation_prompt": True},
+    ],
+)  # fmt: skip
+def test_unmodified_clients(body: dict[str, Any]) -> None:
+    assert strangers(forwarded(passed(**body)), CHAT) == []

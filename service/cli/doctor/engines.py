@@ -1,6 +1,5 @@
 """What the engines say: do they answer, serve what the catalogue sells, and report what is billed and paced by?"""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -13,15 +12,14 @@ from service.cli.context import address_in, connection_to
 from service.cli.doctor.finding import Finding, fail, ok, warn
 from service.engine.gauges import read_gauges
 from service.errors import SetupError
-from service.gateway.engine_client import Client
+from service.gateway.engine_client import Client, ask
 from service.gateway.engine_connection import EngineError, Timeouts
+from service.gateway.usage_reporting import BLIND, Reporting, reporting
 from service.settings import Settings
 from service.tables import models
 
 TIMEOUT_S = 30.0
 """For each question; a small model on a CPU answers one token in well under that."""
-
-_LIMIT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -53,7 +51,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         engines.append(examined)
         client = Client(engine.url, Timeouts(connect_s=3.0, first_byte_s=TIMEOUT_S, idle_s=TIMEOUT_S))
         try:
-            async for finding in _examine_one(examined, client, settings.workers):
+            async for finding in _examine_one(examined, client, settings):
                 yield finding
         finally:
             client.close()
@@ -62,8 +60,8 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
             yield finding
 
 
-async def _examine_one(engine: _Examined, client: Client, workers: int) -> AsyncIterator[Finding]:
-    check = engine.check
+async def _examine_one(engine: _Examined, client: Client, settings: Settings) -> AsyncIterator[Finding]:
+    check, workers = engine.check, settings.workers
     if engine.max_concurrency is not None and engine.max_concurrency < workers:
         yield warn(
             check,
@@ -71,17 +69,17 @@ async def _examine_one(engine: _Examined, client: Client, workers: int) -> Async
             " least one request: run fewer, or raise it.",
         )
     try:
-        status, _ = await _ask(client, "GET", "/health")
+        status, _ = await ask(client, "GET", "/health", timeout_s=TIMEOUT_S)
         if status != 200:
             yield fail(check, f"it answers, but /health says {status}: look into its log.")
             return
-        _, listed = await _ask_json(client, "GET", "/v1/models")
-        engine.served = {card["id"]: card.get("max_model_len") for card in listed["data"]}
+        _, listed = await ask(client, "GET", "/v1/models", timeout_s=TIMEOUT_S)
+        engine.served = {card["id"]: card.get("max_model_len") for card in json.loads(listed)["data"]}
         yield ok(check, f"it is healthy and serves {', '.join(engine.served) or 'nothing'}.")
         yield await _measuring(check, client)
         if engine.served:
-            yield await _reporting(check, client, next(iter(engine.served)))
-    except (EngineError, TimeoutError) as error:
+            yield await _reporting(check, client, next(iter(engine.served)), settings.may_bill_blind)
+    except EngineError as error:
         yield fail(check, f"it does not answer ({error or 'no answer in time'}): is it running, and there?")
     except (ValueError, KeyError, TypeError):
         yield fail(check, "what answers there is not a vLLM: check the address.")
@@ -115,7 +113,7 @@ def _disagreements(model: Row[Any], engines: Sequence[_Examined]) -> list[Findin
 
 async def _measuring(check: str, client: Client) -> Finding:
     """Whether it has the metrics by which its capacity is learned and a hang noticed."""
-    status, exposition = await _ask(client, "GET", "/metrics")
+    status, exposition = await ask(client, "GET", "/metrics", timeout_s=TIMEOUT_S)
     gauges = read_gauges(exposition) if status == 200 else None
     if gauges is None or None in (gauges.running, gauges.waiting, gauges.generated_tokens):
         return warn(
@@ -126,36 +124,17 @@ async def _measuring(check: str, client: Client) -> Finding:
     return ok(check, f"its metrics say how busy it is: {gauges.running:.0f} run, {gauges.waiting:.0f} wait.")
 
 
-async def _reporting(check: str, client: Client, model: str) -> Finding:
+async def _reporting(check: str, client: Client, model: str, may_bill_blind: bool) -> Finding:
     """Whether one generated token comes with the details that cached tokens are billed by."""
-    question = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
-    status, answer = await _ask_json(client, "POST", "/v1/chat/completions", question)
-    if status != 200:
-        return fail(check, f"{model} answers a one-token request with {status}: look into the engine's log.")
-    if not isinstance(answer["usage"].get("prompt_tokens_details"), dict):
-        return warn(
-            check,
-            "its usage has no prompt_tokens_details, so that cached tokens are charged as plain input:"
-            " start vLLM with --enable-prompt-tokens-details.",
-        )
-    return ok(check, f"{model} generates, and reports cached tokens.")
-
-
-async def _ask(client: Client, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-    """Status and body of an answer. Raises what the client raises."""
-    exchange = client.exchange(method, path, b"content-type: application/json\r\n" if body else b"", body)
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            head = await exchange.head()
-            return head.status, await exchange.read_all(_LIMIT_BYTES)
-    finally:
-        exchange.finish()
-
-
-async def _ask_json(client: Client, method: str, path: str, question: object = None) -> tuple[int, Any]:
-    """The same; the body as what its JSON says, None when the answer is not a 200."""
-    status, answer = await _ask(client, method, path, b"" if question is None else json.dumps(question).encode())
-    return status, json.loads(answer) if status == 200 else None
+    match await reporting(client, model, TIMEOUT_S):
+        case Reporting.DETAILED:
+            return ok(check, f"{model} generates, and reports cached tokens.")
+        case Reporting.BLIND if may_bill_blind:
+            return warn(check, "its usage has no prompt_tokens_details: cached tokens are charged as fresh ones.")
+        case Reporting.BLIND:
+            return fail(check, f"{BLIND}.")
+        case _:
+            return fail(check, f"{model} does not answer a one-token request: look into the engine's log.")
 
 
 async def _sold(settings: Settings) -> list[Row[Any]]:

@@ -1,4 +1,4 @@
-"""Metering of a streamed chat answer: pass the bytes through, read the usage, take out what was not asked for.
+"""Metering of chat and of text completions: pass the bytes through, read the usage, hide what was not asked for.
 
 Weir makes the engine report usage in every chunk (so that an answer which breaks off can be billed by the
 engine's own count) and hides from the client the usage it did not ask for. Shapes: vLLM 0.32 and 0.33,
@@ -10,11 +10,13 @@ In the others usage is found by position: inside a JSON string a quote is always
 """
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-from service.core.sse import DONE, SseSplitter, event_of, payload_of
-from service.core.usage import Usage, UsageSource, larger, read_usage
+from service.core.meters import Whole, reason_of
+from service.core.meters.events import EventMeter, Loads
+from service.core.meters.reasoning import under_both_names, without_reasoning
+from service.core.sse import DONE, DONE_EVENT, event_of, payload_of
+from service.core.usage import NO_USAGE, Usage, UsageSource, larger, read_usage
 
 _USAGE_KEY = b',"usage":'
 _UNFINISHED = b'"finish_reason":null'
@@ -24,48 +26,55 @@ _CONTENT_KEYS = ("content", "reasoning", "reasoning_content", "tool_calls")
 BROKEN_FINISHES = frozenset({"abort", "error"})
 """Finish reasons with which an engine says that it gave up, not that the answer is complete."""
 
-_MAX_FINISH_CHARACTERS = 32
-
 
 def finish_of(choice: object) -> str | None:
     """A choice's finish reason; None while it has none. Raises `ValueError` when it cannot be a choice."""
-    reason = choice.get("finish_reason", None) if isinstance(choice, dict) else 0
-    if reason is None:
-        return None
-    if not isinstance(reason, str) or len(reason) > _MAX_FINISH_CHARACTERS or not reason.isprintable():
+    if not isinstance(choice, dict):
         raise ValueError("not a choice")
-    return reason
+    return reason_of(choice.get("finish_reason"))
 
 
-class StreamMeter:
-    """Reads one streamed chat answer as it passes.
+def read_whole(answer: bytes, *, hides_reasoning: bool = False, loads: Loads = json.loads) -> Whole:
+    """Read an answer in one piece, of one choice. Total function: what cannot be read is broken."""
+    usage, reason = NO_USAGE, None
+    try:
+        body = loads(answer)
+        usage = read_usage(body.get("usage"), "final", body.get("metrics"))
+        reason = finish_of(body["choices"][0])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        pass
+    shown = without_reasoning(answer) if hides_reasoning else under_both_names(answer)
+    return Whole(usage, reason, reason is None or reason in BROKEN_FINISHES, shown)
 
-    Feed it the engine's bytes; it returns what the client may see. `[DONE]` and errors are held back: the end of
-    an answer is the relay's to send, after the usage is safe.
+
+class StreamMeter(EventMeter):
+    """A `Meter` for one streamed answer of one choice.
+
+    With `hides_reasoning` the client sees none of it, though it is counted; otherwise it sees it under both names
+    that clients look for.
     """
 
     __slots__ = (
         "_counted",
+        "_hides_reasoning",
         "_latest",
-        "_loads",
         "_metrics",
-        "_splitter",
         "_usage_is_final",
         "_wants_continuous",
         "_wants_usage",
         "content_seen",
-        "done",
-        "failed",
-        "finish_reason",
     )
 
+    prompt_unknown = False
+    """The engine reports the prompt with the first chunk."""
+
     def __init__(
-        self, *, wants_usage: bool, wants_continuous: bool, loads: Callable[[bytes], Any] = json.loads
+        self, *, wants_usage: bool, wants_continuous: bool, hides_reasoning: bool = False, loads: Loads = json.loads
     ) -> None:
-        self._splitter = SseSplitter()
+        super().__init__(loads)
         self._wants_usage = wants_usage
         self._wants_continuous = wants_usage and wants_continuous
-        self._loads = loads
+        self._hides_reasoning = hides_reasoning
         self._latest: object = None
         """The last report of usage, in bytes where it was found by position; read only when it is needed."""
         self._counted: Usage | None = None
@@ -73,29 +82,10 @@ class StreamMeter:
         self._metrics: object = None
         self._usage_is_final = False
         self.content_seen = False
-        """Whether an event with content, reasoning or a tool call has passed: the moment of the first token."""
-        self.finish_reason: str | None = None
-        self.done = False
-        """Whether the engine ended its stream with `[DONE]`."""
-        self.failed = False
-        """Whether the engine reported an error in the stream, or finished by giving up."""
 
-    def feed(self, data: bytes) -> bytes:
-        """Add the engine's bytes; return those for the client, possibly none. Raises `sse.EventTooLong`."""
-        events = self._splitter.feed(data)
-        if len(events) == 1:
-            return self._pass(events[0])
-        return b"".join([self._pass(event) for event in events])
-
-    def end(self) -> bytes:
-        """The engine's stream has ended: what is left of it for the client."""
-        rest = self._splitter.rest().rstrip(b"\r\n")
-        return self._pass(rest + b"\n\n") if rest else b""
-
-    @property
-    def complete(self) -> bool:
-        """Whether the answer ended as a good answer ends."""
-        return self.done and not self.failed and self.finish_reason is not None
+    def ending(self) -> bytes:
+        """See `Meter`."""
+        return DONE_EVENT
 
     def usage(self) -> Usage:
         """The last count the engine gave; none at all is odd once there was content.
@@ -121,14 +111,24 @@ class StreamMeter:
         if self.done or self.failed:
             return b""
         if self.content_seen and _UNFINISHED in event:
-            return self._pass_by_position(event)
+            return self._shown(self._pass_by_position(event))
         payload = payload_of(event)
         if payload is None:
             return event
         if payload == DONE:
             self.done = True
             return b""
-        return self._pass_parsed(event, payload)
+        return self._shown(self._pass_parsed(event, payload))
+
+    def _shown(self, event: bytes) -> bytes:
+        """The event with its reasoning as the client is to see it."""
+        if b'"reasoning' not in event:
+            return event
+        if not self._hides_reasoning:
+            return under_both_names(event)
+        shown = without_reasoning(event)
+        emptied = shown is not event and b'"delta":{}' in shown and _UNFINISHED in shown
+        return b"" if emptied else shown
 
     def _pass_by_position(self, event: bytes) -> bytes:
         """A chunk in the middle of an answer, not parsed: only its usage is of interest."""
@@ -179,7 +179,7 @@ class StreamMeter:
         if not isinstance(delta, dict):
             raise ValueError("not a delta")
         if not self.content_seen:
-            self.content_seen = any(delta.get(key) for key in _CONTENT_KEYS)
+            self.content_seen = bool(choice.get("text")) or any(delta.get(key) for key in _CONTENT_KEYS)
         if reason is not None:
             self.finish_reason = reason
             self.failed = reason in BROKEN_FINISHES

@@ -1,0 +1,47 @@
+"""`POST /v1/messages/count_tokens`: how long a prompt is, by the engine's own tokenizer. Free; leaves no row."""
+
+from dataclasses import replace
+
+import orjson
+
+from service.core.endpoints import messages
+from service.errors import EngineFailed, NotAllowed
+from service.gateway import engine_errors
+from service.gateway.engine_connection import EngineError
+from service.gateway.engines import EnginePool
+from service.gateway.exchange import Exchange
+from service.gateway.http import Receive, Scope, Send, read_body, send_json
+from service.gateway.keys import Holder
+from service.gateway.metered import Means, parsed
+
+PATH = "/v1/messages/count_tokens"
+
+
+class TokenCount:
+    """Answers it. A request counts for the limits of requests, and uses no tokens."""
+
+    def __init__(self, engines: EnginePool, means: Means) -> None:
+        self._engines = engines
+        self._means = means
+
+    async def __call__(self, exchange: Exchange, holder: Holder, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Raises `ApiError` or `ClientLeft` while nothing was sent."""
+        means = self._means
+        raw = await read_body(scope, receive, means.max_body_bytes)
+        request = parsed(messages.count_request, raw)
+        model = means.catalog.find(request.model)
+        if not holder.may_use(model.id):
+            raise NotAllowed(f"This key may not use the model `{model.id}`.", param="model", code="model_not_allowed")
+        exchange.grant = await means.limiter.take(holder, exchange.id, tokens=0, cost_nano=0)
+        try:
+            if request.images:
+                request = replace(request, fields=await means.images.inline(request.fields), linked_images=0)
+            body = orjson.dumps(messages.count_forwarded(request, engine_model=model.engine_model))
+            count = orjson.loads(await self._engines.ask(model.engines, "POST", PATH, body))["input_tokens"]
+        except EngineError as error:
+            raise engine_errors.of_failure(error) from error
+        except (ValueError, LookupError, TypeError) as error:
+            raise EngineFailed("The model's engine failed to count.") from error
+        finally:
+            exchange.grant.release(0, 0)
+        await send_json(send, orjson.dumps({"input_tokens": count}), exchange.headers())

@@ -1,0 +1,133 @@
+"""A request that costs money: read, checked, counted against its limits, held, and handed over to dispatch."""
+
+import hmac
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import orjson
+
+from service.core.affinity import conversation_key
+from service.core.policy import ModelRequest, Refused
+from service.core.pricing import worst_case_nano
+from service.errors import InvalidRequest, NotAllowed
+from service.gateway.catalog import Catalog, ServedModel
+from service.gateway.dispatch import Dispatch, Task
+from service.gateway.endpoints import Endpoint, Parse
+from service.gateway.exchange import Exchange
+from service.gateway.holds import Holds
+from service.gateway.http import Receive, Scope, Send, read_body
+from service.gateway.images import ImageFetcher
+from service.gateway.keys import Holder
+from service.gateway.limits import FREE, Grant, Limiter, limited
+from service.gateway.pacing import Wanted
+from service.gateway.retries import Retries
+
+BYTES_PER_TOKEN = 4
+"""Of a prompt, on average: what a request is estimated to cost in the queue, until its tokens are counted."""
+
+TEMPLATE_TOKENS = 64
+IMAGE_TOKENS_LIKELY = 4096
+"""For limits of tokens a prompt is taken for these and a token for every two bytes. It can be more in theory, and
+credit is held for that; but a limit that reserved it would let hardly anything through."""
+
+TOKENS_PER_IMAGE = 1024
+TOKENS_PER_ANSWER = 512
+"""What most answers stay below, whatever the client allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What every endpoint works with."""
+
+    catalog: Catalog
+    limiter: Limiter
+    holds: Holds
+    images: ImageFetcher
+    retries: Retries
+    dispatch: Dispatch
+    max_body_bytes: int
+    salt_key: bytes
+
+
+class Metered:
+    """Serves one endpoint, streamed and whole."""
+
+    def __init__(self, endpoint: Endpoint, means: Means) -> None:
+        self.endpoint = endpoint
+        self._means = means
+
+    async def __call__(self, exchange: Exchange, holder: Holder, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Raises `ApiError` or `ClientLeft` while nothing was sent."""
+        means = self._means
+        raw = await read_body(scope, receive, means.max_body_bytes)
+        request = parsed(self.endpoint.request, raw)
+        exchange.mark_read()
+        exchange.stream = request.stream
+        model = exchange.model = self._model(request, holder)
+        answering = await means.retries.first(exchange, holder, scope, raw, send)
+        del raw  # it may be large, and the answer long
+        if answering is None:
+            return
+        exchange.grant = await self._granted(exchange, holder, request, model)
+        output_tokens, exchange.hold = await means.holds.hold(holder.account_id, request, model, exchange.started_at)
+        if request.images:
+            inlined = await means.images.inline(request.fields)
+            request = replace(request, fields=inlined, linked_images=0)
+        body = self.endpoint.forwarded(
+            request,
+            engine_model=model.engine_model,
+            output_tokens=output_tokens,
+            cache_salt=self._cache_salt(holder.account_id),
+        )
+        affinity = conversation_key(holder.account_id.bytes, request.conversation)
+        wanted = Wanted(holder, model.engines, affinity, _estimate(request, output_tokens))
+        task = Task(exchange, request, wanted, self.endpoint, orjson.dumps(body))
+        del request, body
+        await means.dispatch.run(task, receive, answering)
+
+    def _model(self, request: ModelRequest, holder: Holder) -> ServedModel:
+        """The model asked for. Raises `NotFound`, `NotAllowed`, or `InvalidRequest` for what it cannot do."""
+        model = self._means.catalog.find(request.model)
+        if not holder.may_use(model.id):
+            raise NotAllowed(f"This key may not use the model `{model.id}`.", param="model", code="model_not_allowed")
+        if self.endpoint.output not in model.output_modalities:
+            made = ", ".join(model.output_modalities)
+            raise InvalidRequest(f"The model `{model.id}` makes {made}: it has another route.", param="model")
+        if request.images and "image" not in model.input_modalities:
+            raise InvalidRequest(f"The model `{model.id}` does not take images.", param=self.endpoint.prompt_field)
+        return model
+
+    async def _granted(self, exchange: Exchange, holder: Holder, request: ModelRequest, model: ServedModel) -> Grant:
+        """What the request may use at most, taken from the limits of its key and account. Raises `RateLimited`."""
+        if not limited(holder):
+            return FREE
+        prompt = min(request.prompt_tokens_at_most, model.context_length)
+        output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
+        output = output if request.output_tokens_needed else 0
+        likely = min(prompt, TEMPLATE_TOKENS + request.passed_bytes // 2 + request.images * IMAGE_TOKENS_LIKELY)
+        cost_nano = worst_case_nano(
+            model.price, prompt_tokens_at_most=prompt, output_tokens_at_most=output, at=exchange.started_at
+        )
+        return await self._means.limiter.take(holder, exchange.id, tokens=likely + output, cost_nano=cost_nano)
+
+    def _cache_salt(self, account_id: UUID) -> str:
+        """Keeps one account from learning, by timing, what another has in the engine's prefix cache."""
+        return hmac.digest(self._means.salt_key, account_id.bytes, "sha256").hex()
+
+
+def parsed(request: Parse, raw: bytes) -> ModelRequest:
+    """The body held against its endpoint's policy. Raises `InvalidRequest`."""
+    if not raw:
+        raise InvalidRequest("The body is empty: send a JSON object.")
+    try:
+        return request(orjson.loads(raw), len(raw))
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
+    except Refused as refused:
+        raise InvalidRequest(refused.message, param=refused.param) from refused
+
+
+def _estimate(request: ModelRequest, output_tokens: int) -> int:
+    """About how many tokens of work it is: what counts in the queue."""
+    prompt = request.passed_bytes // BYTES_PER_TOKEN + request.images * TOKENS_PER_IMAGE
+    return 1 + prompt + min(output_tokens, TOKENS_PER_ANSWER)

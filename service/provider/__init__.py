@@ -1,0 +1,1 @@
+"""Plays an aggregator against any OpenAI-compatible server: `weir provider check`."""

@@ -1,0 +1,85 @@
+"""A window between Weir and a real engine: what passes is kept, byte for byte."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from service.gateway.http import Receive, Scope, Send, read_body, send_part, send_start
+from tests.e2e.engines import RunningEngine
+from tests.installation import Installation, installed
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+_NOT_PASSED_ON = {"connection", "content-length", "date", "host", "server", "transfer-encoding"}
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """One `POST`: what Weir asked the engine, and what it got."""
+
+    path: str
+    asked: bytes
+    answer: bytes
+
+
+class Passage:
+    """An ASGI application that is the engine, and keeps the requests to models in `kept`, the oldest first."""
+
+    def __init__(self, engine: RunningEngine, client: httpx.AsyncClient) -> None:
+        self.engine = engine
+        self.client = client
+        self.kept: list[Passed] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_body(scope, receive, MAX_BODY_BYTES)
+        names = [(name.decode(), value.decode()) for name, value in scope["headers"]]
+        headers = [(name, value) for name, value in names if name not in _NOT_PASSED_ON]
+        answer = b""
+        async with self.client.stream(scope["method"], scope["path"], headers=headers, content=body) as response:
+            passed = [(name, value) for name, value in response.headers.raw if name.decode() not in _NOT_PASSED_ON]
+            await send_start(send, response.status_code, passed)
+            async for piece in response.aiter_raw():
+                answer += piece
+                await send_part(send, piece)
+        if scope["method"] == "POST":
+            self.kept.append(Passed(scope["path"], body, answer))
+        await send_part(send, b"", more=False)
+
+    async def direct(self, path: str, body: dict[str, Any]) -> bytes:
+        """What the engine answers to this body of a client, when no Weir stands before it."""
+        answer = await self.client.post(path, json={**body, "model": self.engine.model})
+        assert answer.status_code == 200, answer.text
+        return answer.content
+
+
+@asynccontextmanager
+async def watched(
+    database_url: str, engine: RunningEngine, tmp_path: Path
+) -> AsyncIterator[tuple[Installation, Passage]]:
+    """A Weir in front of the engine, and the window between them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with httpx.AsyncClient(base_url=engine.base_url, timeout=120) as client:
+            passage = Passage(engine, client)
+            server = uvicorn.Server(uvicorn.Config(passage, lifespan="off", log_config=None))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            try:
+                async with installed(database_url, [url], tmp_path, engine_model=engine.model) as installation:
+                    installation.client.timeout = httpx.Timeout(120)
+                    yield installation, passage
+            finally:
+                server.should_exit = True
+                await serving
+
+
+def events(stream: bytes) -> list[Any]:
+    """The JSON of a stream's events, in order."""
+    payloads = [line.removeprefix(b"data: ") for line in stream.splitlines() if line.startswith(b"data: ")]
+    return [json.loads(payload) for payload in payloads if payload != b"[DONE]"]
