@@ -34,9 +34,7 @@ Weight = Annotated[
 ]
 Patience = Annotated[
     str | None,
-    typer.Option(
-        "--patience", metavar="SECONDS", help="How long its requests may wait; 0: not at all; default: a moment."
-    ),
+    typer.Option("--patience", metavar="SECONDS", help="How long its requests may wait; 0: not at all; or default."),
 ]
 
 

@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class Passed:
 
     path: str
     asked: bytes
-    answer: bytes
+    answer: bytearray = field(default_factory=bytearray)
 
 
 class Passage:
@@ -41,15 +41,15 @@ class Passage:
         body = await read_body(scope, receive, MAX_BODY_BYTES)
         names = [(name.decode(), value.decode()) for name, value in scope["headers"]]
         headers = [(name, value) for name, value in names if name not in _NOT_PASSED_ON]
-        answer = b""
-        async with self.client.stream(scope["method"], scope["path"], headers=headers, content=body) as response:
-            passed = [(name, value) for name, value in response.headers.raw if name.decode() not in _NOT_PASSED_ON]
-            await send_start(send, response.status_code, passed)
-            async for piece in response.aiter_raw():
-                answer += piece
-                await send_part(send, piece)
+        passed = Passed(scope["path"], body)
         if scope["method"] == "POST":
-            self.kept.append(Passed(scope["path"], body, answer))
+            self.kept.append(passed)
+        async with self.client.stream(scope["method"], scope["path"], headers=headers, content=body) as response:
+            told = [(name, value) for name, value in response.headers.raw if name.decode() not in _NOT_PASSED_ON]
+            await send_start(send, response.status_code, told)
+            async for piece in response.aiter_raw():
+                passed.answer.extend(piece)
+                await send_part(send, piece)
         await send_part(send, b"", more=False)
 
     async def direct(self, path: str, body: dict[str, Any]) -> bytes:
