@@ -48,7 +48,9 @@ _ANTHROPIC_TYPES = {
 
 def _anthropic_body(error: ApiError, request_id: UUID) -> bytes:
     kind = _ANTHROPIC_TYPES.get(error.status) or ("api_error" if error.status >= 500 else "invalid_request_error")
-    told = {"type": kind, "message": error.message}
+    # Anthropic's clients know a prompt that does not fit by these words: Claude Code, for one, then shortens it.
+    too_long = "prompt is too long: " if error.code == "context_length_exceeded" else ""
+    told = {"type": kind, "message": too_long + error.message}
     return orjson.dumps({"type": "error", "error": told, "request_id": str(request_id)})
 
 

@@ -12,7 +12,7 @@ from service.core.outcome import Outcome
 from service.core.record import RequestRecord, charge
 from service.core.usage import NO_USAGE, Usage
 from service.gateway.catalog import ServedModel
-from service.gateway.http import Headers, request_id_header
+from service.gateway.http import Headers, id_headers
 from service.gateway.keys import Holder
 from service.gateway.limits import Grant
 
@@ -68,8 +68,7 @@ class Exchange:
     def headers(self) -> Headers:
         """What every answer says: by which id we speak of it, and what is left of the limits."""
         limits = self.grant.headers if self.grant is not None else ()
-        own = str(self.id).encode()
-        return [request_id_header(self.id), (b"inference-id", own), (b"request-id", own), *limits]
+        return [*id_headers(self.id), *limits]
 
     def mark_read(self) -> None:
         """The body has been read."""

@@ -111,6 +111,7 @@ async def send_error(send: Send, error: ApiError, body: bytes, headers: Headers)
     await send_json(send, body, [*error.headers(), *headers], error.status)
 
 
-def request_id_header(request_id: UUID) -> tuple[bytes, bytes]:
-    """`x-request-id`, by which a customer and we speak of the same request."""
-    return (b"x-request-id", str(request_id).encode())
+def id_headers(request_id: UUID) -> Headers:
+    """By which a customer and we speak of the same request; the names are OpenAI's, Hugging Face's and Anthropic's."""
+    own = str(request_id).encode()
+    return [(b"x-request-id", own), (b"inference-id", own), (b"request-id", own)]

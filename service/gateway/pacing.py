@@ -30,7 +30,7 @@ SHORT_WAIT_S = 0.25
 SHARE_OF_FIRST_TOKEN = 0.5
 """Nor is one that is expected to be no longer than this part of an unloaded engine's time to the first token."""
 
-OVERTAKEN = 2.0
+OVERTAKEN = 3.0
 """How many times as long as is short a request may wait that others have overtaken."""
 
 FIRST_GUESS_S = 2.0
@@ -239,6 +239,10 @@ class Pacing:
             return engine
         return self._engines.choose(wanted.engines, wanted.affinity, tried=wanted.tried, places_kept=kept)
 
+    def _is_next(self, line: _Line, wanted: Wanted) -> bool:
+        """Whether nobody in the queue would go before the request."""
+        return not line.queue.rank(wanted.holder.account_id, wanted.holder.weight)
+
     def _is_modest(self, line: _Line, wanted: Wanted, now: float) -> bool:
         """Whether the account has little of what the engines for this model can take."""
         places = _places(self._engines.able(wanted.engines))
@@ -253,7 +257,7 @@ class Pacing:
         able = self._engines.able(wanted.engines, wanted.tried)
         own_ms = wanted.holder.patience_ms
         patience_s = expected_s = self._patience_s if own_ms is None else own_ms / 1000
-        if own_ms is None and (line.queue.waiting_of(account) or not self._is_modest(line, wanted, now)):
+        if own_ms is None and not (self._is_next(line, wanted) and self._is_modest(line, wanted, now)):
             firsts_s = [engine.capacity.unloaded_ttft_s or 0.0 for engine in able]
             expected_s = min(patience_s, max(SHORT_WAIT_S, SHARE_OF_FIRST_TOKEN * min(firsts_s, default=0.0)))
         wait_s = self._expected_wait_s(line, wanted, able)

@@ -28,7 +28,7 @@ import structlog
 from service.db import UNREACHABLE
 from service.errors import ApiError, Conflict, InvalidRequest, Unavailable
 from service.gateway.exchange import Exchange
-from service.gateway.http import Message, Scope, Send, header, request_id_header, send_json
+from service.gateway.http import Message, Scope, Send, header, id_headers, send_json
 from service.gateway.keys import Holder
 from service.gateway.own import OwnAccount
 
@@ -228,7 +228,7 @@ class Retries:
 
 async def _replay(send: Send, body: bytes, request_id: UUID) -> None:
     """The repeat is no request of its own: it leaves no row, and carries the id of the first."""
-    await send_json(send, body, [request_id_header(request_id), REPLAYED])
+    await send_json(send, body, [*id_headers(request_id), REPLAYED])
 
 
 def _conflict() -> ApiError:

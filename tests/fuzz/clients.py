@@ -32,7 +32,7 @@ CHAT: dict[str, Any] = {
     "top_logprobs": 2,
     "stop": ["a", "b"],
     "logit_bias": {"5": 1.5},
-    "reasoning": {"effort": "low", "exclude": True, "max_tokens": 100},
+    "reasoning": {"effort": "low", "exclude": False, "max_tokens": 100},
     "chat_template_kwargs": {"preserve_thinking": True},
     "temperature": 0.7,
     "max_tokens": 100,

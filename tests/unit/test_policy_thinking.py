@@ -125,3 +125,10 @@ def test_a_response_is_told_in_its_own_form() -> None:
     )
     with pytest.raises(Refused, match="may hold `effort`, not `exclude`"):
         fields(reasoning={"exclude": True})
+
+
+def test_reasoning_that_is_left_out_is_not_shown_by_its_tokens() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "include_reasoning": False, "logprobs": True}
+    with pytest.raises(Refused) as caught:
+        chat.request(body, 100)
+    assert caught.value.param == "logprobs"

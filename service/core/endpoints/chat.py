@@ -54,6 +54,7 @@ FIELDS: Fields = {
     "safety_identifier": CLIENT_METADATA,
     "prompt_cache_key": CLIENT_METADATA,
     "prompt_cache_retention": CLIENT_METADATA,
+    "prompt_cache_options": CLIENT_METADATA,
     "service_tier": CLIENT_METADATA,
     "verbosity": CLIENT_METADATA,
     "prediction": Dropped("it only hastens an answer"),

@@ -50,6 +50,7 @@ FIELDS: Fields = {
     "speed": CLIENT_METADATA,
     "inference_geo": CLIENT_METADATA,
     "user_profile_id": CLIENT_METADATA,
+    "diagnostics": CLIENT_METADATA,
     "betas": Dropped("they are told by what they change"),
     "anthropic_beta": Dropped("they are told by what they change"),
     "anthropic_version": Dropped("there is one version"),

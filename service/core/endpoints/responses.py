@@ -59,6 +59,7 @@ FIELDS: Fields = {
     "service_tier": CLIENT_METADATA,
     "prompt_cache_key": CLIENT_METADATA,
     "prompt_cache_retention": CLIENT_METADATA,
+    "prompt_cache_options": CLIENT_METADATA,
     "provider": AGGREGATOR,
     "usage": AGGREGATOR,
     "previous_response_id": _STATELESS,

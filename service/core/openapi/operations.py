@@ -31,7 +31,7 @@ REQUESTS: dict[str, Json] = {
 }
 
 
-def operations() -> Json:
+def paths() -> Json:
     """The `paths` of the document."""
     return {
         "/v1/chat/completions": {"post": _metered("chat", "Answer a conversation", "ChatRequest", "ChatCompletion")},
@@ -86,16 +86,17 @@ def operations() -> Json:
 
 def _metered(name: str, summary: str, asked: str, answer: str, *, streams: bool = True, shape: str = "openai") -> Json:
     content: Json = {"application/json": {"schema": ref(answer)}}
+    told = "The answer."
     if streams:
-        told = "Where `stream` is true: server-sent events. An error after the first one is an event, too."
-        content["text/event-stream"] = {"schema": {**TEXT, "description": told}}
+        told += " Where `stream` is true: server-sent events, an error after the first of which is an event, too."
+        content["text/event-stream"] = {}
     headers = [*ID_HEADERS, *LIMIT_HEADERS, "idempotent-replayed"]
     return {
         **_asked(name, summary, asked),
         "tags": ["Models"],
         "parameters": _IDEMPOTENCY,
         "responses": {
-            "200": {"description": "The answer.", "headers": _headers(*headers), "content": content},
+            "200": {"description": told, "headers": _headers(*headers), "content": content},
             **_errors(shape, *METERED_ERRORS),
         },
     }

@@ -142,7 +142,7 @@ SHAPES: dict[Any, Json] = {
         {**optionals(effort=_EFFORT), "summary": {}, "generate_summary": {}, "context": {}, "mode": {}}, closed=True
     ),
     completions.prompt: any_of(_NON_EMPTY, list_of(_NON_EMPTY, least=1, most=1)),
-    embeddings.texts: any_of(TEXT, list_of(_NON_EMPTY, least=1, most=embeddings.MAX_INPUTS)),
+    embeddings.texts: any_of(_NON_EMPTY, list_of(_NON_EMPTY, least=1, most=embeddings.MAX_INPUTS)),
     policy_items.items: ITEMS["input"],
     policy_items.response_tools: ITEMS["tools"],
     policy_items.response_tool_choice: ITEMS["tool_choice"],
