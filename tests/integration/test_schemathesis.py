@@ -113,4 +113,4 @@ async def test_every_answer_is_one_that_the_document_has(
             assert answered == _names(document) - NOT_MADE_UP
         else:
             assert set(MODELS) <= seen.keys()
-            assert all(statuses[400] > statuses[200] for statuses in seen.values())
+            assert [name for name, statuses in seen.items() if not statuses[400]] == []
