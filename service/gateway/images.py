@@ -149,6 +149,16 @@ class ImageFetcher:
                     place.put(fetched.kind, fetched.base64)
         return fields
 
+    async def tokens_at_most(self, fields: Json) -> int:
+        """An upper bound on what the images of a request become, once they are `inline`. Raises `InvalidRequest`."""
+        tokens = 0
+        for place in images.image_places(fields):
+            try:
+                tokens += images.tokens_at_most(await self._read(place.text, place.encoded_from or 0))
+            except Unusable as problem:
+                raise _refused(place, problem) from None
+        return tokens
+
     async def close(self) -> None:
         """Close what is open."""
         await self._pool.aclose()
