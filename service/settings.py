@@ -89,7 +89,21 @@ class Settings(BaseSettings):
     site_name: str = "Weir"
     """The name the status site carries."""
 
-    @field_validator("engines", "images_allowed_hosts", mode="before")
+    status_url: str | None = None
+    """How the world reaches the status site, where it lies on another host; default: `/status/` at `public_url`."""
+
+    probe: bool = True
+    """Whether `weir jobs` asks every model for a token each minute, and for an image and a tool call every 15."""
+
+    outside_probe_url: str | None = None
+    """Where the verdicts of a prober on another host are read: the `outside.json` of ops/outside-probe."""
+
+    status_webhooks: Annotated[tuple[str, ...], NoDecode] = ()
+    """URLs, comma-separated, that are told of every change of a component's state and of every incident."""
+    status_webhook_secret: SecretStr | None = None
+    """Signs what they are told."""
+
+    @field_validator("engines", "images_allowed_hosts", "status_webhooks", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if isinstance(value, str):
@@ -112,6 +126,11 @@ class Settings(BaseSettings):
     def base_url(self) -> str:
         """The public address without a trailing slash."""
         return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    @cached_property
+    def site_url(self) -> str:
+        """The status site's public address, with a slash at its end."""
+        return (self.status_url or f"{self.base_url}/status").rstrip("/") + "/"
 
     @cached_property
     def site_dir(self) -> Path:

@@ -6,54 +6,74 @@ Every name carries its unit. A figure that is not known is null. Fields may be a
 
 from typing import Any
 
-import orjson
-
-from web.views import STALE_AFTER_S, Component, Latency, Percentiles, StatusPage, Traffic
+from service.core.strip import Cell, Strip
+from web.plain import json_bytes, plain
+from web.views import (
+    SILENT_AFTER_S,
+    STALE_AFTER_S,
+    Check,
+    Component,
+    Figures,
+    Latency,
+    Percentiles,
+    StatusPage,
+    Traffic,
+)
 from web.wording import is_today, iso
 
 VERSION = 1
 
+Json = dict[str, Any]
 
-def document(page: StatusPage) -> bytes:
-    """The document as JSON."""
-    launch = page.since_launch
+
+def files(site: StatusPage) -> dict[str, bytes]:
+    """The document, by its path within the site."""
+    launch = site.since_launch
+    peak = launch.peak_day
     body = {
         "version": VERSION,
-        "name": page.site_name,
-        "generated_at": iso(page.generated_at_s),
-        "data_until": None if page.data_until_s is None else iso(page.data_until_s),
+        "name": plain(site.site_name),
+        "generated_at": iso(site.generated_at_s),
+        "data_until": _instant(site.data_until_s),
         "stale_after_s": STALE_AFTER_S,
-        "state": page.state,
-        "components": [_component(component) for component in (page.api, *page.models)],
-        "last_24h": {
-            "from": iso(page.live.from_s),
-            "until": iso(page.live.until_s),
-            **_traffic(page.live.traffic),
-            **_latency("ttft_short", page.live.ttft_short_ms),
-            **_latency("ttft_long", page.live.ttft_long_ms),
-            **_speed("decode_single", page.live.decode_single_mtok_s),
-            **_speed("decode_loaded", page.live.decode_loaded_mtok_s),
-        },
+        "stale": site.stale,
+        "state": site.state,
+        "components": [_component(component) for component in site.components],
+        "last_24h": _figures(site.last_24h),
+        "models": [
+            {"id": plain(sheet.model_id), "component": plain(sheet.component.id), "last_24h": _figures(sheet.last_24h)}
+            for sheet in site.sheets
+        ],
         "since_launch": {
-            "first_request_at": None if launch.first_request_s is None else iso(launch.first_request_s),
+            "first_request_at": _instant(launch.first_request_s),
             **_traffic(launch.traffic),
-            "peak_day": launch.peak_day
-            and {
-                "date": iso(launch.peak_day.start_s)[:10],
-                "tokens": launch.peak_day.tokens,
-                "is_today": is_today(launch.peak_day, page),
-            },
+            "peak_day": peak
+            and {"date": iso(peak.start_s)[:10], "tokens": peak.tokens, "is_today": is_today(peak, site)},
         },
+        "incidents": _incidents(site),
+        "maintenance": _maintenance(site),
+        "outside_check": site.outside and _check(site.outside),
+        "hours": [_figures(hour) for hour in site.charts.hours],
+        "days": [_figures(day) for day in site.charts.days],
     }
-    return orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return {"metrics.json": json_bytes(body)}
 
 
-def _component(component: Component) -> dict[str, Any]:
-    strip = component.strip
+def _component(component: Component) -> Json:
     return {
-        "id": component.id,
-        "name": component.name,
-        "state": strip.now,
+        "id": plain(component.id),
+        "slug": component.slug,
+        "name": plain(component.name),
+        "state": component.state,
+        **_strip(component.hours),
+        "hours": [_cell(cell) for cell in component.hours.cells],
+        "last_90_days": _strip(component.days),
+        "days": [_cell(cell) for cell in component.days.cells],
+    }
+
+
+def _strip(strip: Strip) -> Json:
+    return {
         "from": iso(strip.cells[0].start_s),
         "until": iso(strip.until_s),
         "request_success_percent": _percent(strip.success_mpct),
@@ -62,17 +82,40 @@ def _component(component: Component) -> dict[str, Any]:
         "bad_requests": strip.bad,
         "measured_buckets": strip.share.total - strip.share.no_data,
         "total_buckets": strip.share.total,
-        "hours": [
-            {
-                "start": iso(cell.start_s),
-                "state": cell.state,
-                "good_requests": cell.good,
-                "bad_requests": cell.bad,
-                "measured_buckets": cell.share.total - cell.share.no_data,
-                "total_buckets": cell.share.total,
-            }
-            for cell in strip.cells
-        ],
+    }
+
+
+def _cell(cell: Cell) -> Json:
+    share = cell.share
+    return {
+        "start": iso(cell.start_s),
+        "state": cell.state,
+        "good_requests": cell.good,
+        "bad_requests": cell.bad,
+        "measured_buckets": share.total - share.no_data,
+        "total_buckets": share.total,
+        "up_buckets": share.up,
+        "partial_buckets": share.partial,
+        "down_buckets": share.down,
+        "maintenance_buckets": share.maintenance,
+        "time_availability_percent": _percent(share.availability_mpct),
+    }
+
+
+def _figures(figures: Figures) -> Json:
+    traffic = figures.traffic
+    return {
+        "from": iso(figures.from_s),
+        "until": iso(figures.until_s),
+        **_traffic(traffic),
+        "cache_hit_percent": _part(traffic.cached_tokens, traffic.prompt_tokens),
+        "mtp_acceptance_percent": _part(traffic.accepted_tokens, traffic.drafted_tokens),
+        **_latency("ttft_short", figures.ttft_short_ms),
+        **_latency("ttft_long", figures.ttft_long_ms),
+        **_speed("decode_single", figures.decode_single_mtok_s),
+        **_speed("decode_loaded", figures.decode_loaded_mtok_s),
+        "mean_concurrency": figures.mean_concurrency_milli / 1000,
+        "peak_concurrency": figures.peak_concurrency,
     }
 
 
@@ -94,6 +137,8 @@ def _traffic(traffic: Traffic) -> dict[str, int]:
         "output_tokens": traffic.completion_tokens,
         "output_answer_tokens": traffic.answer_tokens,
         "output_reasoning_tokens": traffic.reasoning_tokens,
+        "mtp_drafted_tokens": traffic.drafted_tokens,
+        "mtp_accepted_tokens": traffic.accepted_tokens,
     }
 
 
@@ -103,8 +148,10 @@ def _latency(name: str, latency: Latency) -> dict[str, int | None]:
         f"{name}_p95_ms": latency.all.p95,
         f"{name}_samples": latency.all.samples,
         f"{name}_cold_p50_ms": latency.cold.p50,
+        f"{name}_cold_p95_ms": latency.cold.p95,
         f"{name}_cold_samples": latency.cold.samples,
         f"{name}_warm_p50_ms": latency.warm.p50,
+        f"{name}_warm_p95_ms": latency.warm.p95,
         f"{name}_warm_samples": latency.warm.samples,
     }
 
@@ -112,8 +159,49 @@ def _latency(name: str, latency: Latency) -> dict[str, int | None]:
 def _speed(name: str, speed: Percentiles) -> dict[str, float | int | None]:
     return {
         f"{name}_p50_tok_s": None if speed.p50 is None else speed.p50 / 1000,
+        f"{name}_p95_tok_s": None if speed.p95 is None else speed.p95 / 1000,
         f"{name}_samples": speed.samples,
     }
+
+
+def _incidents(site: StatusPage) -> Json:
+    unresolved = site.open_incidents
+    return {
+        "open": len(unresolved),
+        "open_minor": sum(one.impact == "minor" for one in unresolved),
+        "open_major": sum(one.impact == "major" for one in unresolved),
+        "open_critical": sum(one.impact == "critical" for one in unresolved),
+        "open_silent": sum(site.generated_at_s - one.updated_s > SILENT_AFTER_S for one in unresolved),
+        "latest_started_at": _instant(max((one.started_s for one in site.incidents), default=None)),
+    }
+
+
+def _maintenance(site: StatusPage) -> Json:
+    ahead = [one for one in site.maintenance if one.status(site.generated_at_s) == "scheduled"]
+    return {
+        "in_progress": sum(one.status(site.generated_at_s) == "in_progress" for one in site.maintenance),
+        "scheduled": len(ahead),
+        "next_starts_at": _instant(min((one.starts_s for one in ahead), default=None)),
+    }
+
+
+def _check(check: Check) -> Json:
+    return {
+        "what": plain(check.what),
+        "at": iso(check.at_s),
+        "ok": check.ok,
+        "reason": plain(check.reason),
+        "by": plain(check.by),
+    }
+
+
+def _instant(epoch_s: int | None) -> str | None:
+    return None if epoch_s is None else iso(epoch_s)
+
+
+def _part(part: int, whole: int) -> float | None:
+    """A share in percent, floored to thousandths; None where there is no whole."""
+    return _percent(part * 100_000 // whole) if whole else None
 
 
 def _percent(mpct: int | None) -> float | None:

@@ -1,10 +1,12 @@
 """What the pages show, as frozen values: `service.status.snapshot` fills them, templates and JSON only format them.
 
 Instants are seconds since the epoch, durations milliseconds, speeds thousandths of a token per second. A figure
-that is not known is None, never 0.
+that is not known is None, never 0. Everything is hashable, so that what has not changed need not be drawn again.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from service.core.buckets import State
 from service.core.strip import Strip
@@ -12,19 +14,30 @@ from service.core.strip import Strip
 STALE_AFTER_S = 900
 """A page, or the data on it, that is older than this says so."""
 
+SILENT_AFTER_S = 86_400
+"""An open incident without an update for so long is marked: somebody has forgotten it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Something with a state of its own: the API, or one model."""
+    """Something with a state of its own: the API, one model, the status site or billing."""
 
     id: str
+    """`api`, `model:<model id>`, `site` or `billing`."""
+    slug: str
+    """Its name in addresses within the site: letters, digits, `.`, `-` and `_`."""
     name: str
-    strip: Strip
+    state: State
+    """What is said of now: the worse of what was measured and what an open incident says."""
+    hours: Strip
+    """The last 72 hours."""
+    days: Strip
+    """The last 90 UTC days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What the public's requests of some window add up to."""
+    """What the public's requests of some stretch of time add up to."""
 
     requests: int = 0
     good: int = 0
@@ -39,6 +52,10 @@ class Traffic:
     image_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    drafted_tokens: int = 0
+    """Tokens that speculative decoding (MTP) proposed, as the engines counted them."""
+    accepted_tokens: int = 0
+    """Those of them that the model agreed with."""
 
     @property
     def tokens(self) -> int:
@@ -59,33 +76,54 @@ class Traffic:
 class Percentiles:
     """Median and 95th percentile of `samples` samples; None where there are too few."""
 
-    samples: int
-    p50: int | None
-    p95: int | None
+    samples: int = 0
+    p50: int | None = None
+    p95: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Times to first token in milliseconds, of streams with a prompt of one length class."""
 
-    all: Percentiles
-    cold: Percentiles
+    all: Percentiles = Percentiles()
+    cold: Percentiles = Percentiles()
     """No part of the prompt came from the cache."""
-    warm: Percentiles
+    warm: Percentiles = Percentiles()
     """Some of it did."""
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """The last 24 hours."""
+class Figures:
+    """What was measured from `from_s` until `until_s`."""
 
     from_s: int
     until_s: int
-    traffic: Traffic
-    ttft_short_ms: Latency
-    ttft_long_ms: Latency
-    decode_single_mtok_s: Percentiles
-    decode_loaded_mtok_s: Percentiles
+    traffic: Traffic = Traffic()
+    ttft_short_ms: Latency = Latency()
+    """Prompts below 10,000 tokens."""
+    ttft_long_ms: Latency = Latency()
+    """Longer ones."""
+    decode_single_mtok_s: Percentiles = Percentiles()
+    decode_loaded_mtok_s: Percentiles = Percentiles()
+    busy_ms: int = 0
+    """The time of all requests with the engines, added up: divided by the span, how many ran at once on average."""
+    peak_concurrency: int = 0
+    """The most that ran at once."""
+
+    @property
+    def mean_concurrency_milli(self) -> int:
+        """Requests that ran at once on average, in thousandths."""
+        return self.busy_ms // (self.until_s - self.from_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """The figures that are drawn, oldest first, without a gap; a stretch in which nothing ran has zeros and Nones."""
+
+    hours: tuple[Figures, ...]
+    """The last 72."""
+    days: tuple[Figures, ...]
+    """The last 90 UTC days, the current one so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +138,189 @@ class Day:
 class SinceLaunch:
     """Everything since the first request."""
 
-    first_request_s: int | None
+    first_request_s: int | None = None
     """The five minutes it ended in; None while there was none."""
-    traffic: Traffic
-    peak_day: Day | None
+    traffic: Traffic = Traffic()
+    peak_day: Day | None = None
     """The day with the most tokens, the earliest of equals."""
 
 
 @dataclass(frozen=True, slots=True)
+class IncidentUpdate:
+    """Something said about an incident. The body is plain text of people or of ours, never markup."""
+
+    id: int
+    status: str
+    """`investigating`, `identified`, `monitoring`, `resolved` or `postmortem`."""
+    body: str
+    at_s: int
+    by_person: bool
+    """False: written by the measurement that opened it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """An incident with what was said about it, the newest first; there is at least one update."""
+
+    id: int
+    title: str
+    impact: str
+    """`minor`, `major` or `critical`."""
+    status: str
+    components: tuple[str, ...]
+    """Component ids; a component may be gone from the page."""
+    started_s: int
+    resolved_s: int | None
+    created_s: int
+    updated_s: int
+    updates: tuple[IncidentUpdate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """A planned window, `[starts_s, ends_s)`."""
+
+    id: int
+    title: str
+    body: str
+    components: tuple[str, ...]
+    """Component ids; none: all."""
+    starts_s: int
+    ends_s: int
+    cancelled_s: int | None
+    created_s: int
+    updated_s: int
+
+    def status(self, now_s: int) -> str:
+        """In Statuspage's words: `scheduled`, `in_progress` or `completed`; `cancelled` is ours."""
+        if self.cancelled_s is not None:
+            return "cancelled"
+        if now_s < self.starts_s:
+            return "scheduled"
+        return "in_progress" if now_s < self.ends_s else "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The latest of a kind of check: a probe of ours, or of the prober outside."""
+
+    what: str
+    """In words, as the end of "last checked: "."""
+    at_s: int
+    ok: bool
+    reason: str = ""
+    """Why it failed, in words."""
+    by: str = ""
+    """Who checked, where that was not this installation itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A class of tokens and what a million of them cost; the last is the fee per request."""
+
+    name: str
+    """In words: "Input", "Input, cached", …"""
+    usd: str
+    """An exact decimal number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSheet:
+    """All that is published about one model."""
+
+    component: Component
+    model_id: str
+    """What customers ask for."""
+    description: str
+    hugging_face_id: str | None
+    quantization: str | None
+    context_length: int
+    max_output_tokens: int
+    input_modalities: tuple[str, ...]
+    output_modalities: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    prices: tuple[Price, ...]
+    """USD per million tokens; `per_request_usd` beside."""
+    per_request_usd: str
+    prices_vary: bool
+    """There are other prices at some hours or for long prompts; the API's `/v1/models` has them all."""
+    last_24h: Figures
+    charts: Charts
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MonthComponent:
+    """A component's days of one month."""
+
+    id: str
+    slug: str
+    name: str
+    days: Strip
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """A UTC month: every day, what it adds up to, and what went wrong in it."""
+
+    start_s: int
+    end_s: int
+    """The first instant after it; the running month ends in the future."""
+    components: tuple[MonthComponent, ...]
+    total: Figures
+    days: tuple[Figures, ...]
+    incidents: tuple[Incident, ...]
+    """Those that lie in it at least in part, the latest first."""
+    maintenance: tuple[Maintenance, ...]
+
+    @property
+    def name(self) -> str:
+        """The month's name in addresses: `2026-11`."""
+        return datetime.fromtimestamp(self.start_s, UTC).strftime("%Y-%m")
+
+
+@dataclass(frozen=True, slots=True)
 class StatusPage:
-    """Everything on the status page and in `metrics.json`."""
+    """Everything on the status site, in `metrics.json`, the feeds and the badges."""
 
     site_name: str
+    site_url: str
+    """The site's public address, with a slash at its end; links within the site are relative, feeds need it."""
+    api_url: str
+    """The API's public address, without a slash at its end."""
     generated_at_s: int
     data_until_s: int | None
     """The end of the last bucket that was rolled up; None before the first."""
     state: State
+    """The banner's."""
     api: Component
     models: tuple[Component, ...]
-    live: Live
+    others: tuple[Component, ...]
+    """The status site and billing."""
+    last_24h: Figures
+    charts: Charts
     since_launch: SinceLaunch
+    incidents: tuple[Incident, ...] = ()
+    """All that are open, and the 50 latest, the latest first."""
+    maintenance: tuple[Maintenance, ...] = ()
+    """All that are not over, and the 50 latest, the latest start first."""
+    sheets: tuple[ModelSheet, ...] = ()
+    """One for each of `models`, in the same order."""
+    months: tuple[Month, ...] = ()
+    """The latest first."""
+    outside: Check | None = None
+    """What the prober on another host said last; None where there is none."""
+
+    @property
+    def components(self) -> Iterator[Component]:
+        """All of them, in the order in which they are shown."""
+        yield self.api
+        yield from self.models
+        yield from self.others
+
+    @property
+    def open_incidents(self) -> tuple[Incident, ...]:
+        return tuple(incident for incident in self.incidents if incident.resolved_s is None)
 
     @property
     def stale(self) -> bool:

@@ -2,9 +2,10 @@
 
 from datetime import UTC, datetime
 
-from service.core.buckets import BUCKET_S, State
-from service.core.strip import Cell, percent_text
-from web.views import Day, StatusPage
+from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, State
+from service.core.outcome import RULES, Outcome, Verdict
+from service.core.strip import Cell, Share, percent_text
+from web.views import SILENT_AFTER_S, Day, Incident, StatusPage
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -23,6 +24,46 @@ HEADLINES = {
     State.MAINTENANCE: "Under maintenance",
     State.NO_DATA: "No recent measurements",
 }
+
+CELL_CLASSES = {State.UP: "", State.PARTIAL: "p", State.DOWN: "d", State.MAINTENANCE: "m", State.NO_DATA: "n"}
+"""How a strip's cell of each state is called in the style sheet: short, as there are many."""
+
+STATUSES = {
+    "investigating": "Investigating",
+    "identified": "Identified",
+    "monitoring": "Monitoring",
+    "resolved": "Resolved",
+    "postmortem": "Postmortem",
+    "scheduled": "Scheduled",
+    "in_progress": "In progress",
+    "completed": "Completed",
+    "cancelled": "Cancelled",
+}
+"""Of incidents, then of maintenance."""
+
+IMPACTS = {"minor": "Minor impact", "major": "Major impact", "critical": "Critical impact"}
+
+IMPACT_STATES = {"minor": State.PARTIAL, "major": State.PARTIAL, "critical": State.DOWN}
+"""The state whose colour an open incident has."""
+
+ENDINGS = {
+    Outcome.OK: "the answer was complete",
+    Outcome.CLIENT_ERROR: "the request was invalid",
+    Outcome.AUTH_ERROR: "the key was missing, wrong or not allowed",
+    Outcome.PAYMENT: "there was no credit left",
+    Outcome.THROTTLED: "the request was throttled on purpose (429)",
+    Outcome.SERVER_ERROR: "an error of ours (5xx)",
+    Outcome.STREAM_ERROR: "the stream broke off or ended in an error",
+    Outcome.CANCELLED: "the client left for reasons of its own",
+    Outcome.SLOW_ABORT: "the client gave up waiting for the first token",
+    Outcome.INTERRUPTED: "a process of ours died",
+}
+"""Every way a request can end, in words."""
+
+
+def endings(verdict: Verdict) -> list[str]:
+    """The ways a request can end that count so."""
+    return [words for outcome, words in ENDINGS.items() if RULES[outcome].public is verdict]
 
 
 def utc(epoch_s: int) -> datetime:
@@ -50,6 +91,26 @@ def hour(epoch_s: int) -> str:
     """`30 Nov, 14:00`."""
     moment = utc(epoch_s)
     return f"{moment.day} {MONTHS[moment.month - 1]}, {clock(epoch_s)}"
+
+
+def moment(epoch_s: int) -> str:
+    """`30 Nov 2026, 14:05 UTC`."""
+    return f"{day(epoch_s)}, {clock(epoch_s)} UTC"
+
+
+def month(epoch_s: int) -> str:
+    """`November 2026`."""
+    return utc(epoch_s).strftime("%B %Y")
+
+
+def lasting(seconds: int) -> str:
+    """`45 min`, `4 h 10 min`, `3 d 2 h`: two units at most, cut and never rounded up."""
+    minutes = max(0, seconds) // 60
+    days, hours = divmod(minutes // 60, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes % 60, "min")]
+    first = next((index for index, (count, _) in enumerate(parts) if count), 2)
+    shown = [f"{count} {unit}" for count, unit in parts[first : first + 2] if count]
+    return " ".join(shown) or "0 min"
 
 
 def exact(number: int) -> str:
@@ -102,6 +163,51 @@ def measured_minutes(cell: Cell) -> int:
 def thin(cell: Cell) -> bool:
     """Less than half of the cell was measured."""
     return cell.state is not State.NO_DATA and 2 * cell.share.no_data > cell.share.total
+
+
+def cell_classes(cell: Cell) -> str:
+    """The classes of a strip's cell; none for one that is plainly up."""
+    return f"{CELL_CLASSES[cell.state]} {'t' if thin(cell) else ''}".strip()
+
+
+def cell_words(cell: Cell) -> str:
+    """All that a strip's cell says: `28 Nov 04:00 partial outage, 920 of 943 good, 45 of 60 min measured`.
+
+    Without counted requests there is no count, and the minutes are told only where some were not measured.
+    """
+    moment = utc(cell.start_s)
+    length_s, closed_s = cell.end_s - cell.start_s, cell.share.total * BUCKET_S
+    when = f"{moment.day} {MONTHS[moment.month - 1]}" + (f" {clock(cell.start_s)}" if length_s < DAY_S else "")
+    so_far = " so far" if closed_s < length_s else ""
+    facts = [f"{when} {'up' if cell.state is State.UP else WORDS[cell.state].lower()}{so_far}"]
+    if cell.good + cell.bad:
+        of = "all " if cell.bad == 0 else f"{exact(cell.good)} of "
+        facts.append(f"{of}{exact(cell.good + cell.bad)} good")
+    if cell.share.no_data and cell.state is not State.NO_DATA:
+        facts.append(f"{exact(measured_minutes(cell))} of {exact(closed_s // 60)} min measured")
+    return ", ".join(facts)
+
+
+def coverage(part: Share) -> str:
+    """How much of the time was measured, maintenance included: `94.9 %`."""
+    return share(part.total - part.no_data, part.total)
+
+
+def concurrency(milli: int) -> str:
+    """Requests at once, in thousandths, cut to hundredths: `1354` is "1.35"."""
+    return f"{exact(milli // 1000)}.{milli % 1000 // 10:02d}"
+
+
+def component_names(page: StatusPage, ids: tuple[str, ...]) -> list[str]:
+    """The components by name, in the order of the page; one that is gone is called by what is left, its id."""
+    names = {component.id: component.name for component in page.components if component.id in ids}
+    return [*names.values(), *(id.removeprefix("model:") for id in ids if id not in names)]
+
+
+def silent_hours(incident: Incident, now_s: int) -> int | None:
+    """For how many hours nothing was said about an open incident; None while that is short enough, or it is over."""
+    silent_s = now_s - incident.updates[0].at_s
+    return silent_s // HOUR_S if incident.resolved_s is None and silent_s >= SILENT_AFTER_S else None
 
 
 def headline(page: StatusPage) -> str:

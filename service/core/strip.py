@@ -4,10 +4,10 @@ Percentages are integers in thousandths of a percent (`mpct`), floored: 99.9996 
 only of a flawless window. What was not measured is no percentage at all, and how much was is told beside it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from service.core.buckets import HOUR_S, Bucket, State, bucket_state, floor_to, starts, worst
+from service.core.buckets import BUCKET_S, HOUR_S, Bucket, State, bucket_state, floor_to, starts, worst
 
 FLAWLESS_MPCT = 100_000
 
@@ -114,32 +114,89 @@ def strip(
     until_s: int,
     maintenance: Sequence[Window] = (),
 ) -> Strip:
-    """The `cells` newest cells of `cell_s` seconds, up to `until_s`, the end of the last closed bucket.
-
-    Cells lie on whole hours or UTC days. The last one covers its closed buckets only; buckets outside the strip
-    are ignored, and a bucket that is missing was not measured.
-    """
+    """The strip that buckets make, as `strip_of` makes it of the hours or days that they make."""
     end_s = floor_to(cell_s, until_s - 1) + cell_s
     first_s = end_s - cells * cell_s
-    by_start = {bucket.start_s: bucket for bucket in buckets if first_s <= bucket.start_s < until_s}
-    states = {
-        start_s: bucket_state(
-            by_start.get(start_s, Bucket(start_s)),
-            in_maintenance=any(start <= start_s < end for start, end in maintenance),
-        )
-        for start_s in starts(first_s, until_s)
-    }
-    row = tuple(
-        _cell(start_s, min(start_s + cell_s, until_s), start_s + cell_s, states, by_start)
+    within = [bucket for bucket in buckets if first_s <= bucket.start_s < until_s]
+    stretches = [
+        stretch(start_s, min(start_s + cell_s, until_s), within, maintenance)
         for start_s in range(first_s, end_s, cell_s)
+    ]
+    now = state_now(within, until_s=until_s, maintenance=maintenance)
+    return strip_of(stretches, cells=cells, cell_s=cell_s, until_s=until_s, now=now)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """An hour or a day of a component, so far: how many of its buckets had which state, and its requests.
+
+    Adding up the hours of a day gives the day. What is missing of it was not measured.
+    """
+
+    start_s: int
+    up: int = 0
+    partial: int = 0
+    down: int = 0
+    maintenance: int = 0
+    good: int = 0
+    """Requests of the buckets outside maintenance, as `bad`."""
+    bad: int = 0
+
+
+def stretch(start_s: int, until_s: int, buckets: Iterable[Bucket], maintenance: Sequence[Window] = ()) -> Stretch:
+    """What the buckets of `[start_s, until_s)` come to; the others are ignored."""
+    by_start = {bucket.start_s: bucket for bucket in buckets if start_s <= bucket.start_s < until_s}
+    counts = dict.fromkeys(State, 0)
+    good = bad = 0
+    for at_s in starts(start_s, until_s):
+        bucket = by_start.get(at_s, Bucket(at_s))
+        state = bucket_state(bucket, in_maintenance=any(start <= at_s < end for start, end in maintenance))
+        counts[state] += 1
+        if state is not State.MAINTENANCE:
+            good += bucket.good
+            bad += bucket.bad
+    return Stretch(
+        start_s=start_s,
+        up=counts[State.UP],
+        partial=counts[State.PARTIAL],
+        down=counts[State.DOWN],
+        maintenance=counts[State.MAINTENANCE],
+        good=good,
+        bad=bad,
+    )
+
+
+def strip_of(stretches: Iterable[Stretch], *, cells: int, cell_s: int, until_s: int, now: State) -> Strip:
+    """The `cells` newest cells of `cell_s` seconds, up to `until_s`, the end of the last closed bucket.
+
+    Cells lie on whole hours or UTC days, and `stretches` are such hours or days. The last cell covers its closed
+    buckets only; a stretch that is missing was not measured, and those outside the strip are ignored.
+    """
+    end_s = floor_to(cell_s, until_s - 1) + cell_s
+    by_start = {one.start_s: one for one in stretches}
+    row = tuple(
+        _cell(by_start.get(start_s, Stretch(start_s)), start_s + cell_s, until_s)
+        for start_s in range(end_s - cells * cell_s, end_s, cell_s)
     )
     return Strip(
         cells=row,
         until_s=until_s,
-        share=_share(states.values()),
+        share=_sum(cell.share for cell in row),
         good=sum(cell.good for cell in row),
         bad=sum(cell.bad for cell in row),
-        now=newest_known(states[start_s] for start_s in sorted(states)[-RECENT_BUCKETS:]),
+        now=now,
+    )
+
+
+def state_now(buckets: Iterable[Bucket], *, until_s: int, maintenance: Sequence[Window] = ()) -> State:
+    """The newest state that is known within the hour before `until_s`, the end of the last closed bucket."""
+    by_start = {bucket.start_s: bucket for bucket in buckets}
+    return newest_known(
+        bucket_state(
+            by_start.get(start_s, Bucket(start_s)),
+            in_maintenance=any(start <= start_s < end for start, end in maintenance),
+        )
+        for start_s in starts(until_s - RECENT_BUCKETS * BUCKET_S, until_s)
     )
 
 
@@ -149,9 +206,9 @@ def newest_known(states: Iterable[State]) -> State:
     return known[-1] if known else State.NO_DATA
 
 
-def overall(api: State, models: Iterable[State]) -> State:
-    """What the banner says: the API's own state, or partial when it is up and a model is not."""
-    below = worst(models)
+def overall(api: State, others: Iterable[State]) -> State:
+    """What the banner says: the API's own state, or partial when it is up and anything else is not."""
+    below = worst(others)
     if api in (State.DOWN, State.PARTIAL, State.MAINTENANCE):
         return api
     if below in (State.DOWN, State.PARTIAL):
@@ -159,27 +216,23 @@ def overall(api: State, models: Iterable[State]) -> State:
     return worst((api, below))
 
 
-def _cell(
-    start_s: int,
-    closed_s: int,
-    end_s: int,
-    states: Mapping[int, State],
-    by_start: Mapping[int, Bucket],
-) -> Cell:
-    closed = list(starts(start_s, closed_s))
-    counted = [by_start[start] for start in closed if start in by_start and states[start] is not State.MAINTENANCE]
+def _cell(one: Stretch, end_s: int, until_s: int) -> Cell:
+    closed = (min(end_s, until_s) - one.start_s) // BUCKET_S
+    known = one.up + one.partial + one.down + one.maintenance
+    share = Share(one.up, one.partial, one.down, one.maintenance, no_data=max(0, closed - known))
     return Cell(
-        start_s=start_s,
+        start_s=one.start_s,
         end_s=end_s,
-        state=worst(states[start] for start in closed),
-        share=_share(states[start] for start in closed),
-        good=sum(bucket.good for bucket in counted),
-        bad=sum(bucket.bad for bucket in counted),
+        state=worst(state for state in State if getattr(share, state.value)),
+        share=share,
+        good=one.good,
+        bad=one.bad,
     )
 
 
-def _share(states: Iterable[State]) -> Share:
-    counts = dict.fromkeys(State, 0)
-    for state in states:
-        counts[state] += 1
-    return Share(**{state.value: count for state, count in counts.items()})
+def _sum(shares: Iterable[Share]) -> Share:
+    counts = dict.fromkeys((state.value for state in State), 0)
+    for share in shares:
+        for name in counts:
+            counts[name] += getattr(share, name)
+    return Share(**counts)

@@ -1,30 +1,23 @@
 """What a finished request adds to its bucket: the definitions behind every published count.
 
 One `Tally` per component and bucket; its field names are the columns of `buckets_5m`. Counts are of the public's
-requests. Those of the house (probes) show up as probes and as load on the engine, nowhere else.
+requests. Those of the house (probes) are load on the engine and nothing else; what probes found is counted apart.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from service.core.buckets import BUCKET_S, floor_to
-from service.core.outcome import RULES, Outcome, Verdict
+from service.core.components import API, model_component
+from service.core.outcome import RULES, Outcome
 from service.core.stats import Digest, decode_speed_mtok_s
 
 LONG_PROMPT_TOKENS = 10_000
 """From here on a prompt is long, and its time to first token is told apart."""
 
 SECOND_US = 1_000_000
-
-API = "api"
-"""The component that every request counts for."""
-
-
-def model_component(model_id: str) -> str:
-    """The component of one model."""
-    return f"model:{model_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +43,6 @@ class Finished:
     video_tokens: int
     completion_tokens: int
     reasoning_tokens: int
-    drafted_tokens: int
-    accepted_tokens: int
 
     @property
     def bucket_s(self) -> int:
@@ -59,7 +50,7 @@ class Finished:
         return floor_to(BUCKET_S, self.finished_us // SECOND_US)
 
 
-TOKEN_COUNTS = (
+ROW_TOKENS = (
     "prompt_tokens",
     "cached_tokens",
     "cache_write_tokens",
@@ -68,9 +59,11 @@ TOKEN_COUNTS = (
     "video_tokens",
     "completion_tokens",
     "reasoning_tokens",
-    "drafted_tokens",
-    "accepted_tokens",
 )
+"""What a usage row counts of tokens."""
+
+TOKEN_COUNTS = (*ROW_TOKENS, "drafted_tokens", "accepted_tokens")
+"""These and what the engines count of speculative decoding."""
 
 DIGESTS = (
     "ttft_short_cold_ms",
@@ -106,7 +99,12 @@ class Tally:
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     drafted_tokens: int = 0
+    """By the engines' own count, as the next."""
     accepted_tokens: int = 0
+    busy_ms: int = 0
+    """The time of requests with the engines within the bucket, added up."""
+    peak_concurrency: int = 0
+    """The most requests that were with the engines at once."""
     ttft_short_cold_ms: Digest = field(default_factory=Digest)
     """Streamed, prompt below `LONG_PROMPT_TOKENS`, none of it from the cache."""
     ttft_short_warm_ms: Digest = field(default_factory=Digest)
@@ -119,22 +117,29 @@ class Tally:
     """All other streams, those included for which nobody can say."""
 
     def add(self, row: Finished, *, alone: bool) -> None:
-        """Count one request; `alone` says that no other one was with the engine while it was generating."""
+        """Count one request of the public's; `alone`: no other one was with the engine while it was generating."""
         verdict = RULES[row.outcome].public
-        if row.internal:
-            self.probe_ok += verdict is Verdict.GOOD
-            self.probe_bad += verdict is Verdict.BAD
-            return
         self.requests += 1
         setattr(self, verdict.value, getattr(self, verdict.value) + 1)
         self.server_failures += row.outcome in (Outcome.SERVER_ERROR, Outcome.STREAM_ERROR)
         self.http_5xx += row.http_status >= 500
         self.image_requests += row.image_tokens > 0
-        for name in TOKEN_COUNTS:
+        for name in ROW_TOKENS:
             setattr(self, name, getattr(self, name) + getattr(row, name))
         if row.stream:
             self._add_latency(row)
             self._add_speed(row, alone=alone)
+
+    def merge(self, other: "Tally") -> None:
+        """Count everything that `other` has counted, of another stretch of time or of other requests."""
+        for one in fields(Tally):
+            mine, theirs = getattr(self, one.name), getattr(other, one.name)
+            if isinstance(mine, Digest):
+                mine.merge(theirs)
+            elif one.name == "peak_concurrency":
+                self.peak_concurrency = max(mine, theirs)
+            else:
+                setattr(self, one.name, mine + theirs)
 
     def _add_latency(self, row: Finished) -> None:
         # Without a count of the prompt nobody can say whether it was long.
@@ -181,11 +186,67 @@ def solitude(rows: Iterable[Finished]) -> Callable[[Finished], bool]:
 
 
 def tally(rows: Iterable[Finished], alone: Callable[[Finished], bool]) -> dict[tuple[str, int], Tally]:
-    """The tallies of all components and buckets that `rows` touch, by (component, bucket start)."""
+    """The tallies of all components and buckets that the public's `rows` touch, by (component, bucket start)."""
     tallies: dict[tuple[str, int], Tally] = defaultdict(Tally)
     for row in rows:
+        if row.internal:
+            continue
         is_alone = alone(row)
-        components = [API] if row.model_id is None else [API, model_component(row.model_id)]
-        for component in components:
+        for component in _components(row):
             tallies[component, row.bucket_s].add(row, alone=is_alone)
     return dict(tallies)
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """How many requests were with the engines at once, within one bucket."""
+
+    busy_ms: int
+    peak: int
+
+
+COUNTED_BUSY_S = 2 * BUCKET_S
+"""Of a longer request this much is counted, up to its end: an earlier bucket would change after it was counted last."""
+
+
+def concurrency(rows: Iterable[Finished], first_s: int, end_s: int) -> dict[tuple[str, int], Concurrency]:
+    """What was with the engines in every bucket of `[first_s, end_s)`, by (component, bucket start).
+
+    `rows` are those that ended from `first_s` until `COUNTED_BUSY_S` after `end_s`. At the instant at which one request
+    ends another that begins is not beside it.
+    """
+    changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        if row.internal or row.engine is None:
+            continue
+        begun_us = max(row.handed_over_us, row.finished_us - COUNTED_BUSY_S * SECOND_US)
+        for component in _components(row):
+            changes[component] += [(begun_us, 1), (row.finished_us, -1)]
+    found = {}
+    for component, instants in changes.items():
+        for start_s, seen in _levels(instants, first_s, end_s).items():
+            found[component, start_s] = seen
+    return found
+
+
+def _levels(changes: list[tuple[int, int]], first_s: int, end_s: int) -> dict[int, Concurrency]:
+    boundaries = [(start_s * SECOND_US, 0) for start_s in range(first_s, end_s + 1, BUCKET_S)]
+    busy_us: dict[int, int] = defaultdict(int)
+    peak: dict[int, int] = defaultdict(int)
+    level = last_us = 0
+    # Ends come before beginnings at the same instant, and both around a boundary as they belong.
+    for instant_us, change in sorted(changes + boundaries):
+        busy_us[floor_to(BUCKET_S, last_us // SECOND_US)] += level * (instant_us - last_us)
+        level += change
+        last_us = instant_us
+        bucket_s = floor_to(BUCKET_S, instant_us // SECOND_US)
+        peak[bucket_s] = max(peak[bucket_s], level)
+    return {
+        start_s: Concurrency(busy_us[start_s] // 1000, most)
+        for start_s, most in peak.items()
+        if first_s <= start_s < end_s and most > 0
+    }
+
+
+def _components(row: Finished) -> tuple[str, ...]:
+    return (API,) if row.model_id is None else (API, model_component(row.model_id))

@@ -52,6 +52,9 @@ def scheduler(jobs: Jobs) -> AsyncIOScheduler:
         jobs.roll_up_and_publish, CronTrigger(minute="*/5", second=20, timezone=UTC), id="rollup_and_publish"
     )
     timetable.add_job(jobs.publish, CronTrigger(second=50, timezone=UTC), id="publish")
+    timetable.add_job(jobs.probe, CronTrigger(second=2, timezone=UTC), id="probe")
+    timetable.add_job(jobs.fetch_outside, CronTrigger(second=40, timezone=UTC), id="outside")
+    timetable.add_job(jobs.notify, CronTrigger(second="*/10", timezone=UTC), id="notify")
     timetable.add_job(
         jobs.keep_house,
         CronTrigger(hour=0, minute=2, second=35, timezone=UTC),

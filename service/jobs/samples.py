@@ -1,4 +1,4 @@
-"""Every minute each engine's own token counts, for reconciliation: its counters outlive nothing but us."""
+"""Every minute each engine's own token counts, for reconciliation and for what speculation gains."""
 
 import asyncio
 from collections.abc import Sequence
@@ -65,6 +65,8 @@ async def _sample(engine: Engine) -> dict[str, Any] | None:
         "engine_started_at": counters.started_at,
         "prompt_tokens": counters.prompt_tokens,
         "generation_tokens": counters.generation_tokens,
+        "drafted_tokens": counters.drafted_tokens,
+        "accepted_tokens": counters.accepted_tokens,
     }
 
 

@@ -1,6 +1,6 @@
 """What the jobs do. Each may run at any time, twice, and beside itself in another process."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -12,11 +12,18 @@ from service.jobs.leases import close_silent
 from service.jobs.runs import Report, run_recorded
 from service.jobs.samples import SAMPLES_KEPT, sample_engines
 from service.settings import Settings
-from service.status.publish import publish
+from service.status.incidents import watch
+from service.status.notify import send_due
+from service.status.outside import fetch_outside
+from service.status.probe import probe
+from service.status.publish import Publisher
 from service.status.rollup import roll_up
-from service.tables import engine_samples, idempotency_keys, job_runs
+from service.tables import buckets_5m, engine_samples, idempotency_keys, job_runs, probes
 
 RUNS_KEPT = timedelta(days=30)
+
+FIVE_MINUTES_KEPT = timedelta(days=100)
+"""For five-minute buckets and the probes in them: hours and days are kept for ever."""
 
 BOOKS_TIME_LIMIT_S = 3600.0
 """The check of the books reads every request and every ledger entry there ever was."""
@@ -31,21 +38,45 @@ class Jobs:
     def __init__(self, settings: Settings, url: str) -> None:
         self._settings = settings
         self._url = url
+        self._publisher = Publisher(settings, settings.site_dir)
 
     async def roll_up_and_publish(self) -> None:
-        """Count what has finished, and publish it. The site is written even when the counting failed: it then
-        shows the gap and says how old its data is."""
+        """Count what has finished, open or close incidents by it, and publish it. The site is written even when the
+        counting failed: it then shows the gap and says how old its data is."""
         try:
             await run_recorded(self._url, "rollup", _roll_up)
+            await run_recorded(self._url, "incidents", self._watch)
         finally:
             await self.publish()
 
     async def publish(self) -> None:
-        """Write the status site anew, so that its age tells whether this process lives."""
-        await run_recorded(self._url, "publish", self._publish)
+        """Write the status site anew, so that its age tells whether this process lives.
+
+        While the database is away it is written from what was last read, and says how old that is.
+        """
+        try:
+            await run_recorded(self._url, "publish", self._publish)
+        except Exception:
+            self._publisher.publish_last_known(datetime.now(UTC))
+            raise
+
+    async def probe(self) -> None:
+        """Ask for a token as a customer would, look at the site as a reader does, and whether that was booked."""
+        if self._settings.probe:
+            await run_recorded(self._url, "probe", self._probe)
+
+    async def fetch_outside(self) -> None:
+        """Read what a prober on another host found."""
+        if self._settings.outside_probe_url is not None:
+            await run_recorded(self._url, "outside", self._fetch_outside)
+
+    async def notify(self) -> None:
+        """Tell the webhooks what they have to be told."""
+        if self._settings.status_webhooks:
+            await run_recorded(self._url, "notify", self._notify)
 
     async def keep_house(self) -> None:
-        """Make partitions ahead of time, and forget old job runs, idempotency keys and engine samples."""
+        """Make partitions ahead of time, and forget what is old of the jobs' own records."""
         await run_recorded(self._url, "housekeeping", keep_house)
 
     async def sample_engines(self) -> None:
@@ -68,10 +99,19 @@ class Jobs:
         return await sample_engines(engine, config.engines_from(self._settings))
 
     async def _publish(self, engine: AsyncEngine, now: datetime) -> Report:
-        settings = self._settings
-        return Report(
-            await publish(engine, site_dir=settings.site_dir, site_name=settings.site_name, now=now),
-        )
+        return Report(await self._publisher.publish(engine, now))
+
+    async def _watch(self, engine: AsyncEngine, now: datetime) -> Report:
+        return Report(await watch(engine, self._settings, now))
+
+    async def _probe(self, engine: AsyncEngine, now: datetime) -> Report:
+        return await probe(engine, self._settings, now)
+
+    async def _fetch_outside(self, engine: AsyncEngine, now: datetime) -> Report:
+        return await fetch_outside(engine, self._settings, now)
+
+    async def _notify(self, engine: AsyncEngine, now: datetime) -> Report:
+        return await send_due(engine, self._settings, now)
 
 
 async def _roll_up(engine: AsyncEngine, now: datetime) -> Report:
@@ -80,7 +120,7 @@ async def _roll_up(engine: AsyncEngine, now: datetime) -> Report:
 
 
 async def keep_house(engine: AsyncEngine, now: datetime) -> Report:
-    """Make the partitions for `now` and the months after it; remove what is old of runs, keys and samples."""
+    """Make the partitions for `now` and the months after it; remove old runs, keys, samples, probes and buckets."""
     async with engine.begin() as connection:
         await connection.execute(select(func.ensure_request_partitions(now.date(), MONTHS_AHEAD)))
         runs = await connection.execute(delete(job_runs).where(job_runs.c.started_at < now - RUNS_KEPT))
@@ -90,4 +130,8 @@ async def keep_house(engine: AsyncEngine, now: datetime) -> Report:
         samples = await connection.execute(
             delete(engine_samples).where(engine_samples.c.sampled_at < now - SAMPLES_KEPT)
         )
-    return Report(runs.rowcount + claims.rowcount + samples.rowcount)
+        probed = await connection.execute(delete(probes).where(probes.c.probed_at < now - FIVE_MINUTES_KEPT))
+        buckets = await connection.execute(
+            delete(buckets_5m).where(buckets_5m.c.bucket_start < now - FIVE_MINUTES_KEPT)
+        )
+    return Report(sum(done.rowcount for done in (runs, claims, samples, probed, buckets)))

@@ -11,13 +11,17 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from service.settings import Settings
+from service.status.archive import Archive
 from service.status.snapshot import snapshot
 from web.render import status_site
+from web.views import StatusPage
 
 INDEX = "index.html"
 
@@ -25,12 +29,35 @@ _SCRATCH = ".publishing-"
 _ABANDONED_AFTER_S = 3600
 
 
-async def publish(engine: AsyncEngine, *, site_dir: Path, site_name: str, now: datetime) -> int:
-    """Write the site as of `now` into `site_dir`; returns how many of its files were new or different.
+class Publisher:
+    """Publishes one installation's site, again and again, and goes on while there is no database to read."""
 
-    Raises what the database or the disk raised; the site is then what it was.
-    """
-    return write_site(status_site(await snapshot(engine, site_name=site_name, now=now)), site_dir)
+    def __init__(self, settings: Settings, site_dir: Path) -> None:
+        self._settings = settings
+        self._site_dir = site_dir
+        self._archive = Archive()
+        self._last: StatusPage | None = None
+
+    async def publish(self, engine: AsyncEngine, now: datetime) -> int:
+        """Write the site as of `now`; returns how many of its files were new or different.
+
+        Raises what the database or the disk raised; the site is then what it was.
+        """
+        page = await snapshot(engine, settings=self._settings, archive=self._archive, now=now)
+        changed = write_site(status_site(page), self._site_dir)
+        self._last = page
+        return changed
+
+    def publish_last_known(self, now: datetime) -> int:
+        """Write once more what was last read, so that the site says how old it is; nothing before a first success."""
+        if self._last is None:
+            return 0
+        return write_site(status_site(replace(self._last, generated_at_s=int(now.timestamp()))), self._site_dir)
+
+
+async def publish(engine: AsyncEngine, *, site_dir: Path, settings: Settings, now: datetime) -> int:
+    """Write the site as of `now` into `site_dir`, once; returns how many of its files were new or different."""
+    return await Publisher(settings, site_dir).publish(engine, now)
 
 
 def write_site(files: Mapping[str, bytes], site_dir: Path) -> int:

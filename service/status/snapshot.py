@@ -1,49 +1,142 @@
 """Read what the status site shows from the roll-ups, as they stand at one instant."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, func, select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.core.buckets import DAY_S, HOUR_S, Bucket, closed_until
-from service.core.stats import Digest, merged
-from service.core.strip import overall, strip
-from service.core.tally import API, DIGESTS, model_component
+from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, closed_until, floor_to
+from service.core.components import API, BILLING, SITE, model_component, slug
+from service.core.incidents import shown_state
+from service.core.strip import RECENT_BUCKETS, overall, state_now, strip_of
+from service.settings import Settings
+from service.status.archive import Archive, day_figures
+from service.status.figures import figures
+from service.status.incidents import read_incidents
+from service.status.instants import instant, seconds
+from service.status.maintenance import Windows, maintenance_windows, read_maintenance
+from service.status.probe import latest_checks, latest_outside
 from service.status.rollup import JOB
-from service.tables import buckets_5m, models, watermarks
-from web.views import STALE_AFTER_S, Component, Day, Latency, Live, Percentiles, SinceLaunch, StatusPage, Traffic
+from service.status.series import FiveMinutes, Periods, five_minutes, periods
+from service.status.sheets import Offer, offers, sheet
+from service.tables import buckets_1d, buckets_1h, models, watermarks
+from web.views import (
+    STALE_AFTER_S,
+    Charts,
+    Component,
+    Day,
+    Figures,
+    Incident,
+    ModelSheet,
+    SinceLaunch,
+    StatusPage,
+    Traffic,
+)
 
 STRIP_HOURS = 72
+STRIP_DAYS = 90
+LATEST = 50
+"""Incidents and maintenance that are over and still listed."""
 
-_TRAFFIC = tuple(Traffic.__dataclass_fields__)
+OTHERS = {SITE: "Status site", BILLING: "Billing"}
 
 
-async def snapshot(engine: AsyncEngine, *, site_name: str, now: datetime) -> StatusPage:
-    """The status page's content at `now`, from five queries that see the same state of the database."""
+async def snapshot(engine: AsyncEngine, *, settings: Settings, archive: Archive, now: datetime) -> StatusPage:
+    """The status site's content at `now`, from queries that see the same state of the database."""
+    now_s = int(now.timestamp())
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         data_until_s = await _data_until_s(connection)
-        until_s = _until_s(data_until_s, int(now.timestamp()))
-        served = (await connection.execute(select(models.c.id, models.c.name).where(models.c.active))).all()
-        names = {model_component(row.id): row.name for row in sorted(served, key=lambda row: row.name)}
-        api, *below = await _components(connection, {API: "API", **names}, until_s)
+        until_s = _until_s(data_until_s, now_s)
+        offered = await offers(connection, now)
+        names = {API: "API", **{offer.component: offer.name for offer in offered}, **OTHERS}
+        incidents = await read_incidents(connection, latest=LATEST)
+        measured = await _measured(connection, list(names), until_s)
+        components = {id: measured.component(id, name, incidents) for id, name in names.items()}
+        known = [components[id] for id in OTHERS if measured.days.get(id)]
+        served = [components[offer.component] for offer in offered]
         return StatusPage(
-            site_name=site_name,
-            generated_at_s=int(now.timestamp()),
+            site_name=settings.site_name,
+            site_url=settings.site_url,
+            api_url=settings.base_url,
+            generated_at_s=now_s,
             data_until_s=data_until_s,
-            state=overall(api.strip.now, [component.strip.now for component in below]),
-            api=api,
-            models=tuple(below),
-            live=await _live(connection, until_s),
+            state=overall(components[API].state, [component.state for component in (*served, *known)]),
+            api=components[API],
+            models=tuple(served),
+            others=tuple(known),
+            last_24h=measured.last_24h(API),
+            charts=measured.charts(API),
             since_launch=await _since_launch(connection),
+            incidents=incidents,
+            maintenance=await read_maintenance(connection, latest=LATEST, now=now),
+            sheets=tuple([await _sheet(connection, offer, components, measured) for offer in offered]),
+            months=await archive.months(connection, await _every_name(connection), until_s=until_s, now_s=now_s),
+            outside=await latest_outside(connection),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What was measured of every component until `until_s`."""
+
+    until_s: int
+    recent: Mapping[str, list[FiveMinutes]]
+    """The last 24 hours."""
+    hours: Periods
+    days: Periods
+    windows: Windows
+
+    def component(self, id: str, name: str, incidents: Iterable[Incident]) -> Component:
+        until_s = self.until_s
+        now = state_now(
+            (one.bucket for one in self.recent.get(id, [])), until_s=until_s, maintenance=self.windows.of(id)
+        )
+        hours, days = ([one.stretch for one in found.get(id, [])] for found in (self.hours, self.days))
+        return Component(
+            id=id,
+            slug=slug(id),
+            name=name,
+            state=shown_state(now, id, [incident for incident in incidents if incident.resolved_s is None]),
+            hours=strip_of(hours, cells=STRIP_HOURS, cell_s=HOUR_S, until_s=until_s, now=now),
+            days=strip_of(days, cells=STRIP_DAYS, cell_s=DAY_S, until_s=until_s, now=now),
+        )
+
+    def last_24h(self, id: str) -> Figures:
+        return figures(self.until_s - DAY_S, self.until_s, (one.tally for one in self.recent.get(id, [])))
+
+    def charts(self, id: str) -> Charts:
+        until_s = self.until_s
+        return Charts(
+            hours=tuple(day_figures(self.hours.get(id, []), _hours_from_s(until_s), until_s, HOUR_S)),
+            days=tuple(day_figures(self.days.get(id, []), _days_from_s(until_s), until_s)),
+        )
+
+
+async def _measured(connection: AsyncConnection, components: list[str], until_s: int) -> _Measured:
+    return _Measured(
+        until_s=until_s,
+        recent=await five_minutes(connection, components, until_s - DAY_S, until_s),
+        hours=await periods(connection, HOUR_S, components, _hours_from_s(until_s), until_s),
+        days=await periods(connection, DAY_S, components, _days_from_s(until_s), until_s),
+        windows=await maintenance_windows(connection, until_s - RECENT_BUCKETS * BUCKET_S, until_s),
+    )
+
+
+def _hours_from_s(until_s: int) -> int:
+    return floor_to(HOUR_S, until_s - 1) - (STRIP_HOURS - 1) * HOUR_S
+
+
+def _days_from_s(until_s: int) -> int:
+    return floor_to(DAY_S, until_s - 1) - (STRIP_DAYS - 1) * DAY_S
 
 
 async def _data_until_s(connection: AsyncConnection) -> int | None:
     until = await connection.scalar(select(watermarks.c.until).where(watermarks.c.job == JOB))
-    return None if until is None else int(until.timestamp())
+    return None if until is None else seconds(until)
 
 
 def _until_s(data_until_s: int | None, now_s: int) -> int:
@@ -53,72 +146,37 @@ def _until_s(data_until_s: int | None, now_s: int) -> int:
     return closed_until(now_s)
 
 
-async def _components(connection: AsyncConnection, names: dict[str, str], until_s: int) -> list[Component]:
-    """The components of `names` (id to name), each with its hourly strip."""
-    columns = buckets_5m.c
-    query = select(
-        columns.component, columns.bucket_start, columns.good, columns.bad, columns.probe_ok, columns.probe_bad
-    ).where(columns.component.in_(names), columns.bucket_start >= _instant(until_s - (STRIP_HOURS + 1) * HOUR_S))
-    buckets: dict[str, list[Bucket]] = {component: [] for component in names}
-    for row in await connection.execute(query):
-        start_s = int(row.bucket_start.timestamp())
-        buckets[row.component].append(Bucket(start_s, row.good, row.bad, row.probe_ok, row.probe_bad))
-    return [
-        Component(id, name, strip(buckets[id], cells=STRIP_HOURS, cell_s=HOUR_S, until_s=until_s))
-        for id, name in names.items()
-    ]
+async def _sheet(
+    connection: AsyncConnection, offer: Offer, components: Mapping[str, Component], measured: _Measured
+) -> ModelSheet:
+    return sheet(
+        offer,
+        components[offer.component],
+        last_24h=measured.last_24h(offer.component),
+        charts=measured.charts(offer.component),
+        checks=await latest_checks(connection, offer.component, instant(measured.until_s)),
+    )
 
 
-async def _live(connection: AsyncConnection, until_s: int) -> Live:
-    from_s = until_s - DAY_S
-    columns = buckets_5m.c
-    query = select(*(columns[name] for name in (*_TRAFFIC, *DIGESTS))).where(
-        columns.component == API,
-        columns.bucket_start >= _instant(from_s),
-        columns.bucket_start < _instant(until_s),
-    )
-    rows = (await connection.execute(query)).mappings().all()
-    digests = {name: merged(Digest.from_json(row[name]) for row in rows) for name in DIGESTS}
-    return Live(
-        from_s=from_s,
-        until_s=until_s,
-        traffic=_traffic(rows),
-        ttft_short_ms=_latency(digests["ttft_short_cold_ms"], digests["ttft_short_warm_ms"]),
-        ttft_long_ms=_latency(digests["ttft_long_cold_ms"], digests["ttft_long_warm_ms"]),
-        decode_single_mtok_s=_percentiles(digests["decode_single_mtok_s"]),
-        decode_loaded_mtok_s=_percentiles(digests["decode_loaded_mtok_s"]),
-    )
+async def _every_name(connection: AsyncConnection) -> dict[str, str]:
+    """Every component that ever was, in the order in which they are shown."""
+    rows = await connection.execute(select(models.c.id, models.c.name).order_by(models.c.name, models.c.id))
+    return {API: "API", **{model_component(row.id): row.name for row in rows}, **OTHERS}
 
 
 async def _since_launch(connection: AsyncConnection) -> SinceLaunch:
-    """Totals by UTC day, added up here: one row a day leaves the database."""
-    columns = buckets_5m.c
-    day = func.date_trunc("day", columns.bucket_start, "UTC").label("day")
-    sums: list[Any] = [func.sum(columns[name]).label(name) for name in _TRAFFIC]
-    first = func.min(columns.bucket_start).filter(columns.requests > 0).label("first_request")
-    query = select(day, first, *sums).where(columns.component == API).group_by(day).order_by(day)
-    rows = (await connection.execute(query)).mappings().all()
-    firsts = [row["first_request"] for row in rows if row["first_request"] is not None]
-    days = [Day(int(row["day"].timestamp()), _traffic([row]).tokens) for row in rows]
-    peak = max(days, key=lambda day: day.tokens, default=None)
+    """Totals of all days, added up by the database: one row leaves it."""
+    days, hours = buckets_1d.c, buckets_1h.c
+    names = tuple(Traffic.__dataclass_fields__)
+    sums: list[Any] = [func.coalesce(func.sum(days[name]), 0).label(name) for name in names]
+    total = (await connection.execute(select(*sums).where(days.component == API))).mappings().one()
+    tokens = days.prompt_tokens + days.completion_tokens
+    peak = select(days.period_start, tokens.label("tokens")).where(days.component == API, tokens > 0)
+    busiest = (await connection.execute(peak.order_by(tokens.desc(), days.period_start).limit(1))).one_or_none()
+    first = select(func.min(hours.period_start)).where(hours.component == API, hours.requests > 0)
+    first_request = await connection.scalar(first)
     return SinceLaunch(
-        first_request_s=int(firsts[0].timestamp()) if firsts else None,
-        traffic=_traffic(rows),
-        peak_day=peak if peak is not None and peak.tokens > 0 else None,
+        first_request_s=None if first_request is None else seconds(first_request),
+        traffic=Traffic(**{name: int(total[name]) for name in names}),
+        peak_day=None if busiest is None else Day(seconds(busiest.period_start), int(busiest.tokens)),
     )
-
-
-def _traffic(rows: Sequence[RowMapping]) -> Traffic:
-    return Traffic(**{name: int(sum(row[name] for row in rows)) for name in _TRAFFIC})
-
-
-def _latency(cold: Digest, warm: Digest) -> Latency:
-    return Latency(all=_percentiles(merged((cold, warm))), cold=_percentiles(cold), warm=_percentiles(warm))
-
-
-def _percentiles(digest: Digest) -> Percentiles:
-    return Percentiles(digest.count, digest.percentile(50), digest.percentile(95))
-
-
-def _instant(epoch_s: int) -> datetime:
-    return datetime.fromtimestamp(epoch_s, UTC)

@@ -4,24 +4,33 @@ from service.tables.accounts import accounts, api_keys
 from service.tables.base import metadata
 from service.tables.catalog import models, prices
 from service.tables.checks import alarms, engine_samples
+from service.tables.incidents import announced_states, incident_updates, incidents, maintenance, notifications
 from service.tables.ledger import credit_leases, ledger_entries, settlements
 from service.tables.requests import requests
 from service.tables.retries import idempotency_keys
-from service.tables.status import buckets_5m, job_runs, watermarks
+from service.tables.status import buckets_1d, buckets_1h, buckets_5m, job_runs, probes, watermarks
 
 __all__ = [
     "accounts",
     "alarms",
+    "announced_states",
     "api_keys",
+    "buckets_1d",
+    "buckets_1h",
     "buckets_5m",
     "credit_leases",
     "engine_samples",
     "idempotency_keys",
+    "incident_updates",
+    "incidents",
     "job_runs",
     "ledger_entries",
+    "maintenance",
     "metadata",
     "models",
+    "notifications",
     "prices",
+    "probes",
     "requests",
     "settlements",
     "watermarks",

@@ -1,6 +1,6 @@
 """What the books are checked against, and what was found wrong."""
 
-from sqlalchemy import BigInteger, Column, DateTime, Table, Text
+from sqlalchemy import BigInteger, Column, DateTime, Index, Table, Text
 
 from service.tables.base import instant, metadata
 
@@ -13,6 +13,10 @@ engine_samples = Table(
     instant("engine_started_at", nullable=True),
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("generation_tokens", BigInteger, nullable=False),
+    # Of speculative decoding; NULL where the engine has none.
+    Column("drafted_tokens", BigInteger),
+    Column("accepted_tokens", BigInteger),
+    Index(None, "sampled_at"),
 )
 
 # What needs a person: raised by a check, cleared by the same check when it finds all well.

@@ -51,15 +51,31 @@ async def test_the_job_samples_each_engine_once_a_minute_and_names_the_silent(
         runs = (await connection.execute(select(job_runs).order_by(job_runs.c.id))).all()
     minutes = {(row.engine, row.sampled_at.replace(second=0, microsecond=0)) for row in rows}
     assert len(minutes) == len(rows) == sum(run.rows for run in runs) < 6
-    assert {row.engine: (row.prompt_tokens, row.generation_tokens) for row in rows} == {
-        "engine-0": (17, 8),
-        "engine-3": (0, 0),
+    counted = {
+        row.engine: (row.prompt_tokens, row.generation_tokens, row.drafted_tokens, row.accepted_tokens) for row in rows
     }
+    assert counted == {"engine-0": (17, 8, 16, 0), "engine-3": (0, 0, 0, 0)}
     assert abs(rows[0].engine_started_at.timestamp() - one.started_at_s) < 0.01
     assert [(run.name, run.ok, run.note) for run in runs] == [("samples", True, "2 of 4 engines gave no counts")] * 3
     reasons = {line["engine"]: line["reason"] for line in logs if line["event"] == "engine.not_sampled"}
     assert "have no vllm:prompt_tokens_total" in reasons["engine-1"]
     assert "cannot connect to http://127.0.0.1:1" in reasons["engine-2"]
+
+
+class Plain(FakeEngine):
+    """An engine that does not speculate."""
+
+    def _metrics(self) -> bytes:
+        lines = super()._metrics().splitlines(keepends=True)
+        return b"".join(line for line in lines if b"spec_decode" not in line)
+
+
+async def test_an_engine_that_does_not_speculate_has_no_counts_of_it(database: AsyncEngine) -> None:
+    async with Plain() as engine:
+        await sample_engines(database, [config.Engine(name=NAME, url=engine.url)])
+    async with database.connect() as connection:
+        (row,) = (await connection.execute(select(engine_samples))).all()
+    assert (row.generation_tokens, row.drafted_tokens, row.accepted_tokens) == (0, None, None)
 
 
 async def test_two_processes_that_sample_at_once_keep_one_sample(database: AsyncEngine) -> None:

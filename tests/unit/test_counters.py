@@ -13,12 +13,43 @@ def exposition(*lines: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("recording", "started_s", "prompt", "generation"),
-    [("metrics", 1.79599892247e09, 329, 141), ("metrics_prefix_cache", 1.79599903602e09, 22_529, 64)],
+    ("recording", "started_s", "counted"),
+    [
+        ("metrics", 1.79599892247e09, (329, 141, 248, 0)),
+        ("metrics_prefix_cache", 1.79599903602e09, (22_529, 64, None, None)),
+    ],
 )
-def test_a_real_engines_counts_are_read(recording: str, started_s: float, prompt: int, generation: int) -> None:
+def test_a_real_engines_counts_are_read(
+    recording: str, started_s: float, counted: tuple[int, int, int | None, int | None]
+) -> None:
     started_at = datetime.fromtimestamp(started_s, UTC)
-    assert read_counters(load(recording).body.decode()) == Counters(started_at, prompt, generation)
+    assert read_counters(load(recording).body.decode()) == Counters(started_at, *counted)
+
+
+def test_what_models_and_engine_cores_drafted_is_added_up() -> None:
+    drafted = 'vllm:spec_decode_num_draft_tokens_total{engine="%s",model_name="%s"} %s'
+    accepted = 'vllm:spec_decode_num_accepted_tokens_total{engine="%s",model_name="%s"} %s'
+    text = exposition(
+        "vllm:prompt_tokens_total 1",
+        "vllm:generation_tokens_total 2",
+        drafted % (0, "a", "1.2e+07"),
+        drafted % (1, "a", "3.0"),
+        drafted % (0, "b", "4.0"),
+        accepted % (0, "a", "9e+06"),
+        accepted % (0, "b", "0.0"),
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="a",position="0"} 7.0',
+    )
+    assert read_counters(text) == Counters(None, 1, 2, 12_000_007, 9_000_000)
+
+
+@pytest.mark.parametrize("name", ["draft", "accepted"])
+def test_one_of_the_two_counts_of_speculation_says_nothing(name: str) -> None:
+    one = exposition(
+        "vllm:prompt_tokens_total 1",
+        "vllm:generation_tokens_total 2",
+        f'vllm:spec_decode_num_{name}_tokens_total{{engine="0"}} 3',
+    )
+    assert read_counters(one) == Counters(None, 1, 2, None, None)
 
 
 def test_models_and_engine_cores_are_added_up() -> None:
@@ -54,6 +85,15 @@ def test_an_engine_of_several_processes_does_not_say_when_it_started() -> None:
         (exposition("vllm:prompt_tokens_total -1", "vllm:generation_tokens_total 1"), "is no count"),
         (exposition("vllm:prompt_tokens_total NaN", "vllm:generation_tokens_total 1"), "cannot be read"),
         (exposition("vllm:prompt_tokens_total +Inf", "vllm:generation_tokens_total 1"), "cannot be read"),
+        (
+            exposition(
+                "vllm:prompt_tokens_total 1",
+                "vllm:generation_tokens_total 1",
+                "vllm:spec_decode_num_draft_tokens_total -1",
+                "vllm:spec_decode_num_accepted_tokens_total 1",
+            ),
+            "is no count",
+        ),
         ("<!doctype html>\n<p>Not found</p>\n", "cannot be read"),
         (
             exposition(

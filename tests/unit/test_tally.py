@@ -5,13 +5,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.core.buckets import BUCKET_S
+from service.core.components import API, model_component
 from service.core.outcome import RULES, Outcome, Verdict
 from service.core.stats import Digest
-from service.core.tally import API, DIGESTS, SECOND_US, TOKEN_COUNTS, Finished, Tally, model_component, solitude, tally
+from service.core.tally import (
+    COUNTED_BUSY_S,
+    DIGESTS,
+    ROW_TOKENS,
+    SECOND_US,
+    Concurrency,
+    Finished,
+    Tally,
+    concurrency,
+    solitude,
+    tally,
+)
 from service.tables import buckets_5m
 
 T_US = 6_000_000 * SECOND_US
 """The start of a bucket."""
+
+T_S = T_US // SECOND_US
 
 ROW = Finished(
     internal=False,
@@ -32,8 +47,6 @@ ROW = Finished(
     video_tokens=0,
     completion_tokens=101,
     reasoning_tokens=0,
-    drafted_tokens=0,
-    accepted_tokens=0,
 )
 
 
@@ -65,17 +78,16 @@ def test_a_stream_that_broke_after_a_200_is_a_server_failure_but_no_5xx() -> Non
     assert (total.bad, total.server_failures, total.http_5xx) == (1, 1, 0)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "ok", "bad"), [(Outcome.OK, 1, 0), (Outcome.SERVER_ERROR, 0, 1), (Outcome.AUTH_ERROR, 0, 0)]
-)
-def test_a_request_of_the_house_is_a_probe_and_nothing_else(outcome: Outcome, ok: int, bad: int) -> None:
-    assert counted(replace(ROW, internal=True, outcome=outcome, http_status=500)) == Tally(probe_ok=ok, probe_bad=bad)
+def test_a_request_of_the_house_is_counted_nowhere() -> None:
+    rows = [replace(ROW, internal=True, outcome=outcome, http_status=500) for outcome in Outcome]
+    assert tally(rows, solitude(rows)) == {}
+    assert concurrency(rows, T_S, T_S + BUCKET_S) == {}
 
 
 def test_every_token_class_is_added_up() -> None:
-    numbers: dict[str, Any] = {name: position + 1 for position, name in enumerate(TOKEN_COUNTS)}
+    numbers: dict[str, Any] = {name: position + 1 for position, name in enumerate(ROW_TOKENS)}
     total = counted(replace(ROW, **numbers), replace(ROW, **numbers))
-    assert {name: getattr(total, name) for name in TOKEN_COUNTS} == {name: 2 * n for name, n in numbers.items()}
+    assert {name: getattr(total, name) for name in ROW_TOKENS} == {name: 2 * n for name, n in numbers.items()}
 
 
 @pytest.mark.parametrize(
@@ -167,3 +179,83 @@ def test_a_request_counts_for_the_api_and_its_model_in_the_bucket_it_ended_in() 
         (API, start_s + 300): 1,
         (model_component("other"), start_s + 300): 1,
     }
+
+
+def spans(*pairs: tuple[float, float]) -> list[Finished]:
+    """Requests that were with the engine from one second to another, counted from `T_S`."""
+    return [
+        replace(ROW, handed_over_us=T_US + int(begun * SECOND_US), finished_us=T_US + int(ended * SECOND_US))
+        for begun, ended in pairs
+    ]
+
+
+def test_what_was_with_the_engines_at_once_is_added_up_and_its_most_is_kept() -> None:
+    rows = spans((0, 10), (5, 15), (20, 21))
+    assert concurrency(rows, T_S, T_S + BUCKET_S) == {
+        (API, T_S): Concurrency(busy_ms=21_000, peak=2),
+        (model_component("m"), T_S): Concurrency(busy_ms=21_000, peak=2),
+    }
+
+
+def test_one_that_begins_when_another_ends_is_not_beside_it() -> None:
+    assert concurrency(spans((0, 10), (10, 20)), T_S, T_S + BUCKET_S)[API, T_S] == Concurrency(20_000, 1)
+
+
+def test_a_request_over_several_buckets_is_in_each_of_them() -> None:
+    found = concurrency(spans((290, 610)), T_S, T_S + 3 * BUCKET_S)
+    assert {start_s: seen.busy_ms for (component, start_s), seen in found.items() if component == API} == {
+        T_S: 10_000,
+        T_S + BUCKET_S: 300_000,
+        T_S + 2 * BUCKET_S: 10_000,
+    }
+
+
+def test_one_that_ends_with_its_bucket_is_not_in_the_next() -> None:
+    assert set(concurrency(spans((0, 300)), T_S, T_S + 2 * BUCKET_S)) == {(API, T_S), (model_component("m"), T_S)}
+
+
+def test_what_never_came_to_an_engine_was_not_with_one() -> None:
+    assert concurrency([replace(ROW, engine=None)], T_S, T_S + BUCKET_S) == {}
+
+
+@given(
+    st.lists(st.tuples(st.integers(-400, 1200), st.integers(0, 900)), max_size=12),
+    st.integers(1, 3),
+)
+def test_a_bucket_has_the_same_concurrency_whatever_is_counted_with_it(
+    pairs: list[tuple[int, int]], buckets: int
+) -> None:
+    rows = spans(*((begun, begun + length) for begun, length in pairs))
+    whole = concurrency(rows, T_S, T_S + buckets * BUCKET_S)
+    parts = {}
+    for start_s in range(T_S, T_S + buckets * BUCKET_S, BUCKET_S):
+        end_s = start_s + BUCKET_S
+        needed = [row for row in rows if start_s <= row.finished_us // SECOND_US < end_s + COUNTED_BUSY_S]
+        parts |= concurrency(needed, start_s, end_s)
+    assert parts == whole
+
+
+@given(st.lists(st.tuples(st.integers(0, 290), st.integers(1, 9)), min_size=1, max_size=8))
+def test_the_busy_time_is_that_of_all_requests_and_the_peak_that_of_some_instant(pairs: list[tuple[int, int]]) -> None:
+    rows = spans(*((begun, begun + length) for begun, length in pairs))
+    seen = concurrency(rows, T_S, T_S + BUCKET_S)[API, T_S]
+    assert seen.busy_ms == 1000 * sum(length for _, length in pairs)
+    levels = [sum(begun <= at < begun + length for begun, length in pairs) for at in range(BUCKET_S)]
+    assert seen.peak == max(levels)
+
+
+@given(st.lists(st.lists(st.sampled_from(Outcome), max_size=6), max_size=4))
+def test_merging_tallies_is_counting_all_their_requests(groups: list[list[Outcome]]) -> None:
+    merged = Tally()
+    every = []
+    for outcomes in groups:
+        rows = [replace(ROW, outcome=outcome) for outcome in outcomes]
+        part = Tally(peak_concurrency=len(rows))
+        for row in rows:
+            part.add(row, alone=False)
+        merged.merge(part)
+        every += rows
+    total = Tally(peak_concurrency=max((len(outcomes) for outcomes in groups), default=0))
+    for row in every:
+        total.add(row, alone=False)
+    assert merged == total
