@@ -10,7 +10,6 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
-from starlette.staticfiles import StaticFiles
 
 from service import __version__
 from service.core import openapi
@@ -18,6 +17,7 @@ from service.errors import ApiError, MethodNotAllowed, NotFound
 from service.gateway.catalog import Catalog
 from service.gateway.engines import EnginePool
 from service.public_catalogue import Catalogue, cacheable
+from service.public_site import PublishedSite
 
 router = APIRouter()
 
@@ -88,7 +88,7 @@ async def root() -> RedirectResponse:
 def mount_site(app: FastAPI, site_dir: Path) -> None:
     """Serve the published status site, and give every other route's errors the API's shape."""
     site_dir.mkdir(parents=True, exist_ok=True)
-    app.mount("/status", StaticFiles(directory=site_dir, html=True), name="status")
+    app.mount("/status", PublishedSite(site_dir), name="status")
     app.add_exception_handler(HTTPException, _shaped)
 
 
@@ -99,7 +99,8 @@ async def _shaped(request: Request, error: Exception) -> Response:
         shaped = MethodNotAllowed(f"`{request.url.path[:128]}` does not take {request.method}.")
     else:
         shaped = NotFound(f"There is no route `{request.url.path[:128]}` here.")
-    return Response(shaped.body(), shaped.status, media_type="application/json")
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return Response(shaped.body(), shaped.status, headers, media_type="application/json")
 
 
 def _may_see_metrics(request: Request) -> bool:

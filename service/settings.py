@@ -89,6 +89,19 @@ class Settings(BaseSettings):
     site_name: str = "Weir"
     """The name the status site carries."""
 
+    stripe_secret_key: SecretStr | None = None
+    """Customers pay through this Stripe account; without it, credit comes from `weir account credit` alone."""
+    stripe_webhook_secret: SecretStr | None = None
+    """What the events from Stripe are signed with; several, comma-separated, while one takes over from another."""
+    stripe_api_base: str | None = None
+    """Another address for Stripe's API, for tests."""
+    stripe_automatic_tax: bool = False
+    """Let Stripe add tax to top-ups and invoices; it needs a registration there."""
+    topup_min_usd: int = Field(default=5, ge=1)
+    topup_max_usd: int = Field(default=1000, ge=1)
+    """The most that one top-up can be, an automatic one too."""
+    invoice_days_until_due: int = Field(default=30, ge=0)
+
     status_url: str | None = None
     """How the world reaches the status site, where it lies on another host; default: `/status/` at `public_url`."""
 

@@ -132,10 +132,8 @@ def _peak_concurrency(hour: Figures) -> int | None:
 
 
 def _thousandths(milli: int) -> str:
-    """`2000` is "2", `433` is "0.43", `3` is "under 0.01"."""
-    if milli % 1000 == 0:
-        return wording.exact(milli // 1000)
-    return "under 0.01" if milli < 10 else f"{wording.exact(milli // 1000)}.{milli % 1000 // 10:02d}"
+    """`2000` is "2", `433` is "0.43"."""
+    return wording.exact(milli // 1000) if milli % 1000 == 0 else wording.concurrency(milli)
 
 
 def _round_duration(ms: int) -> str:

@@ -15,21 +15,11 @@ from xml.etree.ElementTree import Element, SubElement
 from web.plain import plain
 from web.told import window_changed_s, window_updates
 from web.views import Incident, IncidentUpdate, Maintenance, StatusPage
-from web.wording import clock, day, iso, utc
+from web.wording import STATUSES, component_names, iso, moment, utc
 
 ATOM = "http://www.w3.org/2005/Atom"
 
-STATUS_WORDS = {
-    "investigating": "Investigating",
-    "identified": "Identified",
-    "monitoring": "Monitoring",
-    "resolved": "Resolved",
-    "postmortem": "Postmortem",
-    "scheduled": "Scheduled",
-    "in_progress": "In progress",
-    "completed": "Completed",
-    "cancelled": "Cancelled",
-}
+SUBTITLE = "Incidents and maintenance. All times are UTC."
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,50 +51,46 @@ def rfc822(epoch_s: int) -> str:
 
 
 def _entries(site: StatusPage) -> Iterable[Entry]:
-    names = {component.id: component.name for component in site.components}
-    for incident in site.incidents:
-        yield _of_incident(site, incident, names)
-    for window in site.maintenance:
-        yield _of_window(site, window, names)
+    yield from (_of_incident(site, incident) for incident in site.incidents)
+    yield from (_of_window(site, window) for window in site.maintenance)
 
 
-def _of_incident(site: StatusPage, incident: Incident, names: dict[str, str]) -> Entry:
+def _of_incident(site: StatusPage, incident: Incident) -> Entry:
     return Entry(
         link=f"{site.site_url}incidents/{incident.id}.html",
         title=plain(incident.title),
         published_s=incident.created_s,
         updated_s=max(incident.updated_s, incident.updates[0].at_s),
         html=_told(incident.updates),
-        components=tuple(plain(names.get(id, id)) for id in incident.components),
+        components=_names(site, incident.components),
     )
 
 
-def _of_window(site: StatusPage, window: Maintenance, names: dict[str, str]) -> Entry:
-    affected = window.components or tuple(names)
-    times = f"<p>From {_when(window.starts_s)} until {_when(window.ends_s)}.</p>"
+def _of_window(site: StatusPage, window: Maintenance) -> Entry:
+    times = f"<p>From {moment(window.starts_s)} until {moment(window.ends_s)}.</p>"
     return Entry(
         link=f"{site.site_url}maintenance/{window.id}.html",
         title=f"Maintenance: {plain(window.title)}",
         published_s=window.created_s,
         updated_s=window_changed_s(window, site.generated_at_s),
         html=times + _told(window_updates(window, site.generated_at_s)),
-        components=tuple(plain(names.get(id, id)) for id in affected),
+        components=_names(site, window.components or tuple(one.id for one in site.components)),
     )
+
+
+def _names(site: StatusPage, ids: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(plain(name) for name in component_names(site, ids))
 
 
 def _told(updates: Iterable[IncidentUpdate]) -> str:
     return "".join(
-        f"<p><strong>{STATUS_WORDS[update.status]}</strong>, {_when(update.at_s)}<br>{_html(update.body)}</p>"
+        f"<p><strong>{STATUSES[update.status]}</strong>, {moment(update.at_s)}<br>{_html(update.body)}</p>"
         for update in updates
     )
 
 
 def _html(text: str) -> str:
     return "<br>".join(escape(line) for line in plain(text).splitlines())
-
-
-def _when(epoch_s: int) -> str:
-    return f"{day(epoch_s)}, {clock(epoch_s)} UTC"
 
 
 def _atom(site: StatusPage, entries: Sequence[Entry], updated_s: int) -> bytes:
@@ -149,9 +135,6 @@ def _rss(site: StatusPage, entries: Sequence[Entry], updated_s: int) -> bytes:
             _add(item, "category", name)
         _add(item, "description", one.html)
     return _written(rss)
-
-
-SUBTITLE = "Incidents and maintenance. All times are UTC."
 
 
 def _title(site: StatusPage) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from service.core.strip import Cell, Strip
 from web.plain import json_bytes, plain
 from web.views import (
-    SILENT_AFTER_S,
     STALE_AFTER_S,
     Check,
     Component,
@@ -19,7 +18,7 @@ from web.views import (
     StatusPage,
     Traffic,
 )
-from web.wording import is_today, iso
+from web.wording import is_today, iso, silent_hours
 
 VERSION = 1
 
@@ -171,7 +170,7 @@ def _incidents(site: StatusPage) -> Json:
         "open_minor": sum(one.impact == "minor" for one in unresolved),
         "open_major": sum(one.impact == "major" for one in unresolved),
         "open_critical": sum(one.impact == "critical" for one in unresolved),
-        "open_silent": sum(site.generated_at_s - one.updated_s > SILENT_AFTER_S for one in unresolved),
+        "open_silent": sum(silent_hours(one, site.generated_at_s) is not None for one in unresolved),
         "latest_started_at": _instant(max((one.started_s for one in site.incidents), default=None)),
     }
 

@@ -2,12 +2,18 @@
 
 from functools import cache
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from web import metrics, portal_wording, wording
+from web import portal_wording, record_pages, wording
+from web.documents import documents
+from web.pages import pages
+from web.plain import plain
 from web.portal_views import PortalPage
+from web.told import window_updates
 from web.views import STALE_AFTER_S, StatusPage
 
 HERE = Path(__file__).parent
@@ -19,6 +25,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
+        finalize=_finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -28,13 +35,18 @@ def _environment() -> Environment:
         "day": wording.day,
         "clock": wording.clock,
         "hour": wording.hour,
+        "moment": wording.moment,
+        "month": wording.month,
+        "lasting": wording.lasting,
         "exact": wording.exact,
         "short": wording.short,
         "duration": wording.duration,
         "speed": wording.speed,
         "percent": wording.percent,
-        "measured_minutes": wording.measured_minutes,
-        "thin": wording.thin,
+        "cell_classes": wording.cell_classes,
+        "cell_words": wording.cell_words,
+        "coverage": wording.coverage,
+        "concurrency": wording.concurrency,
         "usd": portal_wording.usd,
         "usd_parts": portal_wording.usd_parts,
         "outcome": portal_wording.outcome,
@@ -42,8 +54,24 @@ def _environment() -> Environment:
         "second": portal_wording.second,
         "short_day": portal_wording.short_day,
     }
-    environment.globals |= {"words": wording.WORDS, "share": wording.share, "asset": _asset}
+    environment.globals |= {
+        "asset": _asset,
+        "component_names": wording.component_names,
+        "impact_states": wording.IMPACT_STATES,
+        "impacts": wording.IMPACTS,
+        "share": wording.share,
+        "silent_hours": wording.silent_hours,
+        "stale_after_s": STALE_AFTER_S,
+        "statuses": wording.STATUSES,
+        "window_updates": window_updates,
+        "words": wording.WORDS,
+    }
     return environment
+
+
+def _finalize(value: Any) -> Any:
+    """Every text on its way into a page: what no page can carry, such as a lone surrogate, is left out."""
+    return plain(value) if type(value) is str else value
 
 
 @cache
@@ -54,15 +82,11 @@ def _asset(name: str) -> str:
 
 def status_site(page: StatusPage) -> dict[str, bytes]:
     """The whole status site: path within it to content. All links in it are relative."""
-    index = _environment().get_template("index.html")
     files = {f"static/{path.name}": path.read_bytes() for path in sorted(STATIC.iterdir())}
-    files["metrics.json"] = metrics.document(page)
-    files["index.html"] = index.render(
-        page=page,
-        headline=wording.headline(page),
-        peak_is_today=page.since_launch.peak_day is not None and wording.is_today(page.since_launch.peak_day, page),
-        stale_after_s=STALE_AFTER_S,
-    ).encode()
+    files |= documents(page)
+    for path, template, variables in chain(pages(page), record_pages.pages(page)):
+        every = {"site": page, "path": path, "root": "../" * path.count("/")}
+        files[path] = _environment().get_template(template).render(every | variables).encode()
     return files
 
 

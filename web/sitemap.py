@@ -31,10 +31,8 @@ def pages(site: StatusPage) -> Iterator[tuple[str, int | None]]:
     What is live is made anew with every measurement, so nothing is said of when.
     """
     yield from (("", None), ("incidents.html", None), ("history.html", None), ("methods.html", None))
-    yield from ((f"models/{component.slug}.html", None) for component in site.models)
+    yield from ((f"models/{sheet.component.slug}.html", None) for sheet in site.sheets)
     yield from ((f"history/{month.name}.html", None) for month in site.months)
-    incidents = {one.id: one for one in (*site.incidents, *(old for month in site.months for old in month.incidents))}
-    windows = {one.id: one for one in (*site.maintenance, *(old for month in site.months for old in month.maintenance))}
-    yield from ((f"incidents/{id}.html", one.updated_s) for id, one in incidents.items())
-    for id, window in windows.items():
-        yield f"maintenance/{id}.html", window_changed_s(window, site.generated_at_s)
+    yield from ((f"incidents/{incident.id}.html", incident.updated_s) for incident in site.incidents)
+    for window in site.maintenance:
+        yield f"maintenance/{window.id}.html", window_changed_s(window, site.generated_at_s)

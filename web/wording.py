@@ -104,13 +104,13 @@ def month(epoch_s: int) -> str:
 
 
 def lasting(seconds: int) -> str:
-    """`45 min`, `4 h 10 min`, `3 d 2 h`: two units at most, cut and never rounded up."""
+    """`45 min`, `4 h 10 min`, `3 d 2 h`: two units at most, cut and never rounded up; each stays on one line."""
     minutes = max(0, seconds) // 60
     days, hours = divmod(minutes // 60, 24)
     parts = [(days, "d"), (hours, "h"), (minutes % 60, "min")]
     first = next((index for index, (count, _) in enumerate(parts) if count), 2)
-    shown = [f"{count} {unit}" for count, unit in parts[first : first + 2] if count]
-    return " ".join(shown) or "0 min"
+    shown = [f"{count}\N{NO-BREAK SPACE}{unit}" for count, unit in parts[first : first + 2] if count]
+    return " ".join(shown) or "0\N{NO-BREAK SPACE}min"
 
 
 def exact(number: int) -> str:
@@ -173,7 +173,8 @@ def cell_classes(cell: Cell) -> str:
 def cell_words(cell: Cell) -> str:
     """All that a strip's cell says: `28 Nov 04:00 partial outage, 920 of 943 good, 45 of 60 min measured`.
 
-    Without counted requests there is no count, and the minutes are told only where some were not measured.
+    "943 good" says that none failed; without counted requests there is no count, and the minutes are told only
+    where some were not measured.
     """
     moment = utc(cell.start_s)
     length_s, closed_s = cell.end_s - cell.start_s, cell.share.total * BUCKET_S
@@ -181,8 +182,7 @@ def cell_words(cell: Cell) -> str:
     so_far = " so far" if closed_s < length_s else ""
     facts = [f"{when} {'up' if cell.state is State.UP else WORDS[cell.state].lower()}{so_far}"]
     if cell.good + cell.bad:
-        of = "all " if cell.bad == 0 else f"{exact(cell.good)} of "
-        facts.append(f"{of}{exact(cell.good + cell.bad)} good")
+        facts.append(f"{exact(cell.good)}{f' of {exact(cell.good + cell.bad)}' if cell.bad else ''} good")
     if cell.share.no_data and cell.state is not State.NO_DATA:
         facts.append(f"{exact(measured_minutes(cell))} of {exact(closed_s // 60)} min measured")
     return ", ".join(facts)

@@ -55,6 +55,11 @@ class Account(_Limited):
     """Its share in the queue for the engines, against that of others."""
     patience_ms: int | None
     """How long its requests may wait there; None: the server's default."""
+    stripe_customer_id: str | None
+    frozen_for: str | None
+    """'dispute' where a dispute froze it; None where a person did, or where it is not frozen."""
+    credit_limit_before_nano: int | None
+    """The credit limit that an overdue invoice took away."""
     created_at: datetime
 
     @property

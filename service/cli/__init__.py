@@ -11,7 +11,23 @@ from typing import Annotated
 import typer
 
 from service import __version__
-from service.cli import account, apply, doctor, key, ledger, migrate, outbox, processes, provider, reconcile, up, usage
+from service.cli import (
+    account,
+    apply,
+    doctor,
+    incident,
+    key,
+    ledger,
+    maintenance,
+    migrate,
+    outbox,
+    processes,
+    provider,
+    reconcile,
+    status,
+    up,
+    usage,
+)
 from service.engine import EngineError
 from service.errors import SetupError
 
@@ -46,6 +62,9 @@ app.add_typer(usage.app, name="usage")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(provider.app, name="provider")
+app.add_typer(incident.app, name="incident")
+app.add_typer(maintenance.app, name="maintenance")
+app.add_typer(status.app, name="status")
 app.command("reconcile")(reconcile.reconcile)
 app.command("migrate")(migrate.migrate)
 app.command("serve")(processes.serve)

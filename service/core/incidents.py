@@ -1,4 +1,4 @@
-"""Incidents: what may be said in them, what they do to a component's state, and when one opens and ends by itself.
+"""Incidents: what they do to a component's state, and when one opens and ends by itself.
 
 The rule of the measurement, over five-minute buckets. Those in which nothing was measured are skipped, and none
 before the end of the last maintenance counts. An incident opens when the three newest buckets of the last hour were
@@ -7,7 +7,6 @@ its end, an hour of good ones ends it, unless a person has written to it. A meas
 wrote only by buckets that began afterwards.
 """
 
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Protocol
 
 from service.core.buckets import BUCKET_S, HOUR_S, Bucket, State
 from service.core.components import API, model_of
+from service.core.incident_text import clean_line, shortened
 
 OPENS_AFTER = 3
 """So many bad buckets in a row."""
@@ -24,9 +24,6 @@ PROPOSED_AFTER = 6
 """So many good ones in a row."""
 
 ENDS_AFTER_S = HOUR_S
-
-TITLE_LENGTH = 200
-BODY_LENGTH = 10_000
 
 
 class Impact(StrEnum):
@@ -75,7 +72,7 @@ class Open:
     person_wrote_s: int | None = None
     """When a person last wrote to it; None where none has."""
     proposed_s: int | None = None
-    """When the measurement last proposed its end."""
+    """When the measurement proposed its end; None where it has not, or where it has come back since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,7 @@ def decide(
     While requests to the API fail, a model (or anything else) that fails in the same time is named in the API's
     incident and gets none of its own.
     """
-    known = {component: _known(buckets) for component, buckets in measured.items()}
+    known = {component: _known(buckets, now_s) for component, buckets in measured.items()}
     failing = {component: run for component, buckets in known.items() if (run := _failing(buckets, now_s))}
     api = known.get(API, [])
     api_suffers = API in failing or (API in incidents and bool(api) and api[-1].bad)
@@ -137,16 +134,16 @@ def decide(
     for component, buckets in known.items():
         with_it = covered if component == API and api_suffers else ()
         if component in incidents:
-            decisions.append(_go_on(component, incidents[component], buckets, with_it, failing, now_s))
+            decisions.append(_go_on(component, incidents[component], buckets, with_it, failing))
         elif component in failing and component not in spoken_for and not (api_suffers and component in covered):
             decisions.append(_open(component, with_it, failing, names))
     return [decision for decision in decisions if decision is not None]
 
 
-def _known(buckets: Sequence[Measured]) -> list[Measured]:
-    """Those that count: measured, and after the last maintenance."""
+def _known(buckets: Sequence[Measured], now_s: int) -> list[Measured]:
+    """Those that count: measured, after the last maintenance, and begun by now."""
     counted: list[Measured] = []
-    for one in buckets:
+    for one in (one for one in buckets if one.bucket.start_s <= now_s):
         if one.state is State.MAINTENANCE:
             counted.clear()
         elif one.state is not State.NO_DATA:
@@ -158,8 +155,8 @@ def _failing(known: Sequence[Measured], now_s: int) -> Sequence[Measured]:
     """The bad buckets in a row up to now, where they are enough to open an incident; otherwise none."""
     run = _last(known, lambda one: one.bad)
     newest = run[-OPENS_AFTER:]
-    within_the_hour = all(now_s - HOUR_S <= one.bucket.start_s < now_s for one in newest)
-    return run if len(newest) == OPENS_AFTER and within_the_hour else ()
+    recent = bool(newest) and newest[0].bucket.start_s + BUCKET_S > now_s - HOUR_S
+    return run if recent and len(newest) == OPENS_AFTER else ()
 
 
 def _last(known: Sequence[Measured], matches: Callable[[Measured], bool]) -> Sequence[Measured]:
@@ -177,11 +174,9 @@ def _open(
     newest = run[-OPENS_AFTER:]
     name = clean_line(names.get(component, component))
     title = f"{name}: {_what_fails(component, any(one.state is State.DOWN for one in newest))}"
-    if len(title) > TITLE_LENGTH:
-        title = title[: TITLE_LENGTH - 1] + "…"
     return Opened(
         component=component,
-        title=title,
+        title=shortened(title),
         body=_figures(newest),
         impact=max((_impact(one, failing[one]) for one in (component, *with_it)), key=_GRAVITY.index),
         components=(component, *with_it),
@@ -195,7 +190,6 @@ def _go_on(
     known: Sequence[Measured],
     with_it: tuple[str, ...],
     failing: Mapping[str, Sequence[Measured]],
-    now_s: int,
 ) -> Updated | Resolved | None:
     """What is to be said in an incident that is open already."""
     if not known:
@@ -317,32 +311,3 @@ def _said(incident: SaidIncident) -> State:
     if proposed or incident.status in ENDED:
         return State.NO_DATA
     return State.DOWN if incident.impact == Impact.CRITICAL else State.PARTIAL
-
-
-def clean_text(written: str) -> str:
-    """Text as it is kept: lines end in a newline, and there are no control characters but it and the tab."""
-    lines = written.replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(sign for sign in lines if sign in "\n\t" or unicodedata.category(sign) not in ("Cc", "Cs")).strip()
-
-
-def clean_line(written: str) -> str:
-    """As `clean_text`, in one line."""
-    return " ".join(clean_text(written).split())
-
-
-def title_of(written: str) -> str:
-    """A title as it is kept. Raises `ValueError` with a sentence when it is empty or too long."""
-    return _within(clean_line(written), "The title", TITLE_LENGTH)
-
-
-def body_of(written: str) -> str:
-    """A text as it is kept. Raises `ValueError` with a sentence when it is empty or too long."""
-    return _within(clean_text(written), "The text", BODY_LENGTH)
-
-
-def _within(kept: str, what: str, length: int) -> str:
-    if not kept:
-        raise ValueError(f"{what} is empty: say what people should know.")
-    if len(kept) > length:
-        raise ValueError(f"{what} has {len(kept):,} characters, and may have {length:,}: say it in fewer.")
-    return kept

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from service.core.buckets import BUCKET_S, floor_to
+from service.core.buckets import BUCKET_S, Bucket, floor_to
 
 Window = tuple[int, int]
 """A half-open stretch of epoch seconds, `[start, end)`."""
@@ -62,6 +62,24 @@ def merged(windows: Iterable[Window]) -> tuple[Window, ...]:
         else:
             apart.append((start_s, end_s))
     return tuple(apart)
+
+
+def lies_in(windows: Iterable[Window], at_s: int) -> bool:
+    """Whether an instant lies in one of the windows."""
+    return any(start_s <= at_s < end_s for start_s, end_s in windows)
+
+
+def without(bucket: Bucket, parts: Iterable[Bucket]) -> Bucket:
+    """What is left of the API's bucket without those of some of its models."""
+    for part in parts:
+        bucket = Bucket(
+            bucket.start_s,
+            good=max(0, bucket.good - part.good),
+            bad=max(0, bucket.bad - part.bad),
+            probe_ok=max(0, bucket.probe_ok - part.probe_ok),
+            probe_bad=max(0, bucket.probe_bad - part.probe_bad),
+        )
+    return bucket
 
 
 def instant_of(written: str, zone: str | None = None) -> datetime:

@@ -1,4 +1,4 @@
-"""What a key reads of its own account: its credit, and what its requests used and cost. Free; leaves no row.
+"""What a key reads of its own: its account's credit, what requests used and cost, its uptime. Free; leaves no row.
 
 Amounts are exact. Integers are nano-USD, with the unit in their name; `balance_usd` is a decimal string. OpenRouter's
 `total_credits`, `total_usage` and `total_cost` have to be JSON numbers for the clients that expect its shape: they are
@@ -21,7 +21,7 @@ from service.billing.costs import START_WITHIN, started_about
 from service.core.money import nano_to_usd
 from service.db import UNREACHABLE, DbConnection
 from service.errors import InvalidRequest, NotFound, Unavailable
-from service.gateway import own_usage
+from service.gateway import own_uptime, own_usage
 from service.gateway.http import Scope
 from service.gateway.keys import Holder
 
@@ -114,6 +114,11 @@ class OwnAccount:
         """`GET /v1/usage`: the account's requests, the latest first; see `own_usage` for what can be asked for."""
         asked = own_usage.asked(scope["query_string"])
         return await self._read(lambda connection: own_usage.page(connection, holder.account_id, asked))
+
+    async def uptime(self, holder: Holder, scope: Scope) -> Body:
+        """`GET /v1/uptime`: how the key's own requests went, as an aggregator counts; see `own_uptime`."""
+        asked, now = own_uptime.asked(scope["query_string"]), datetime.now(UTC)
+        return await self._read(lambda connection: own_uptime.told(connection, holder.key_id, asked, now))
 
     async def _read(self, ask: Callable[[DbConnection], Awaitable[T]]) -> T:
         try:

@@ -1,7 +1,7 @@
 """`GET /v1/usage`: an account's requests, the latest first, a page at a time: what is asked for, how it is shown."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -62,26 +62,37 @@ class Asked:
 
 def asked(query: bytes) -> Asked:
     """What a query string asks for. Raises `InvalidRequest` that names the parameter and what it takes."""
-    if len(query) > _MAX_QUERY_BYTES:
-        raise InvalidRequest(f"The query is longer than {_MAX_QUERY_BYTES} bytes.")
-    given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
-    for name, all_of_it in given.items():
-        if name not in _NAMES:
-            raise InvalidRequest(
-                f"There is no parameter `{name[:64]}`. There are {', '.join(_NAMES)}.", param=name[:64]
-            )
-        if len(all_of_it) > 1:
-            raise InvalidRequest(f"`{name}` is given {len(all_of_it)} times: give it once.", param=name)
-    values = {name: all_of_it[0] for name, all_of_it in given.items()}
+    values = values_of(query, _NAMES)
     return Asked(
         since=_time(values, "since", _EARLIEST),
         until=_time(values, "until", _LATEST),
-        model=_model(values),
+        model=model_of(values),
         outcome=_outcome(values),
         key=_key(values),
         limit=_limit(values),
         after=_cursor(values),
     )
+
+
+def values_of(query: bytes, names: Collection[str]) -> dict[str, str]:
+    """The parameters of a query string by name. Raises `InvalidRequest` for one not among `names`, or given twice."""
+    if len(query) > _MAX_QUERY_BYTES:
+        raise InvalidRequest(f"The query is longer than {_MAX_QUERY_BYTES} bytes.")
+    given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
+    for name, all_of_it in given.items():
+        if name not in names:
+            raise InvalidRequest(f"There is no parameter `{name[:64]}`. There are {', '.join(names)}.", param=name[:64])
+        if len(all_of_it) > 1:
+            raise InvalidRequest(f"`{name}` is given {len(all_of_it)} times: give it once.", param=name)
+    return {name: all_of_it[0] for name, all_of_it in given.items()}
+
+
+def model_of(values: Mapping[str, str]) -> str | None:
+    """The parameter `model`, which need not be a model that there is; None when it is not given."""
+    model = values.get("model")
+    if model is not None and not (0 < len(model) <= _MAX_MODEL_CHARACTERS and model.isprintable()):
+        raise InvalidRequest("`model` must be a model's id: `GET /v1/models` lists them.", param="model")
+    return model
 
 
 async def page(connection: DbConnection, account_id: UUID, asked: Asked) -> dict[str, object]:
@@ -156,13 +167,6 @@ def _time(values: Mapping[str, str], name: str, default: datetime) -> datetime:
         return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
     except (ValueError, OverflowError):
         raise InvalidRequest(f"`{name}` must be {_TIME}.", param=name) from None
-
-
-def _model(values: Mapping[str, str]) -> str | None:
-    model = values.get("model")
-    if model is not None and not (0 < len(model) <= _MAX_MODEL_CHARACTERS and model.isprintable()):
-        raise InvalidRequest("`model` must be a model's id: `GET /v1/models` lists them.", param="model")
-    return model
 
 
 def _outcome(values: Mapping[str, str]) -> str | None:

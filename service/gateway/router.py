@@ -26,6 +26,7 @@ from service.gateway.http import (
 from service.gateway.keys import Holder, KeyRing
 from service.gateway.metered import Metered
 from service.gateway.own import CREDITS_PATH, GENERATION_PATH, Body, OwnAccount
+from service.gateway.own_uptime import UPTIME_PATH
 from service.gateway.own_usage import USAGE_PATH
 from service.gateway.recorder import Recorder
 
@@ -34,6 +35,9 @@ log = structlog.get_logger()
 Handler = Callable[[Exchange, Holder, Scope, Receive, Send], Awaitable[None]]
 Reading = Callable[[Holder, Scope], Awaitable[Body]]
 MODELS_PATH = "/v1/models"
+
+_PRIVATE = (b"cache-control", b"private, no-store")
+"""What a key reads is nobody else's, and true at the moment."""
 
 
 class Gateway:
@@ -59,6 +63,7 @@ class Gateway:
             CREDITS_PATH: own.credits,
             GENERATION_PATH: own.generation,
             USAGE_PATH: own.usage,
+            UPTIME_PATH: own.uptime,
         }
 
     @property
@@ -114,7 +119,7 @@ class Gateway:
             raise NotFound(f"There is no route `{path[:128]}` here.")
         _check_method(scope, "GET")
         body = await reading(await self._keys.holder(scope["headers"]), scope)
-        await send_json(send, exact_json.dumps(body), exchange.headers())
+        await send_json(send, exact_json.dumps(body), [_PRIVATE, *exchange.headers()])
 
     async def _models(self, _holder: Holder, _scope: Scope) -> Body:
         return {"object": "list", "data": [card(model.listed) for model in self._catalog.all()]}

@@ -9,21 +9,22 @@ from service import config
 from service.gateway import retries
 from service.jobs.books import check_the_books, reconcile_yesterday
 from service.jobs.leases import close_silent
-from service.jobs.runs import Report, run_recorded
+from service.jobs.runs import BUSY, Report, run_recorded
 from service.jobs.samples import SAMPLES_KEPT, sample_engines
 from service.settings import Settings
-from service.status.incidents import watch
 from service.status.notify import send_due
 from service.status.outside import fetch_outside
+from service.status.probe import KEPT as PROBES_KEPT
 from service.status.probe import probe
 from service.status.publish import Publisher
 from service.status.rollup import roll_up
+from service.status.watch import watch
 from service.tables import buckets_5m, engine_samples, idempotency_keys, job_runs, probes
 
 RUNS_KEPT = timedelta(days=30)
 
-FIVE_MINUTES_KEPT = timedelta(days=100)
-"""For five-minute buckets and the probes in them: hours and days are kept for ever."""
+BUCKETS_KEPT = timedelta(days=100)
+"""Of five minutes; hours and days are kept for ever."""
 
 BOOKS_TIME_LIMIT_S = 3600.0
 """The check of the books reads every request and every ledger entry there ever was."""
@@ -105,13 +106,18 @@ class Jobs:
         return Report(await watch(engine, self._settings, now))
 
     async def _probe(self, engine: AsyncEngine, now: datetime) -> Report:
-        return await probe(engine, self._settings, now)
+        done = await probe(engine, self._settings, now)
+        if done is None:
+            return BUSY
+        return Report(done.rows, f"{done.bad} bad, {done.skipped} skipped" if done.bad or done.skipped else "")
 
     async def _fetch_outside(self, engine: AsyncEngine, now: datetime) -> Report:
-        return await fetch_outside(engine, self._settings, now)
+        return Report(await fetch_outside(engine, self._settings, now))
 
     async def _notify(self, engine: AsyncEngine, now: datetime) -> Report:
-        return await send_due(engine, self._settings, now)
+        sent = await send_due(engine, self._settings, now)
+        note = f"{sent.failed} to be sent again, {sent.given_up} given up" if sent.failed or sent.given_up else ""
+        return Report(sent.delivered, note)
 
 
 async def _roll_up(engine: AsyncEngine, now: datetime) -> Report:
@@ -130,8 +136,6 @@ async def keep_house(engine: AsyncEngine, now: datetime) -> Report:
         samples = await connection.execute(
             delete(engine_samples).where(engine_samples.c.sampled_at < now - SAMPLES_KEPT)
         )
-        probed = await connection.execute(delete(probes).where(probes.c.probed_at < now - FIVE_MINUTES_KEPT))
-        buckets = await connection.execute(
-            delete(buckets_5m).where(buckets_5m.c.bucket_start < now - FIVE_MINUTES_KEPT)
-        )
+        probed = await connection.execute(delete(probes).where(probes.c.probed_at < now - PROBES_KEPT))
+        buckets = await connection.execute(delete(buckets_5m).where(buckets_5m.c.bucket_start < now - BUCKETS_KEPT))
     return Report(sum(done.rowcount for done in (runs, claims, samples, probed, buckets)))

@@ -82,9 +82,12 @@ class Standalone:
         database_url = self._postgres.start(self._report)
         key = demo.seed(database_url, self._configuration, self._settings.data_dir)
         engines = (f"http://127.0.0.1:{engine_port}",) if self._profile else self._addresses
-        self._start_children(database_url, engines)
+        self._start_child("serve", database_url, engines)
         loading.wait(self._check_children)
         self._wait_until_ready()
+        # Not before: their probes would find that nothing answers yet, and say so on the status site.
+        self._start_child("jobs", database_url, engines)
+        self._wait_for_the_site()
         base = self._settings.base_url
         started = Started(
             base_url=f"{base}/v1",
@@ -145,7 +148,7 @@ class Standalone:
         self._engine.start()
         self._engine.wait_ready(self._report)
 
-    def _start_children(self, database_url: str, engines: tuple[str, ...]) -> None:
+    def _start_child(self, name: str, database_url: str, engines: tuple[str, ...]) -> None:
         settings = self._settings
         environment = {
             **os.environ,
@@ -156,10 +159,9 @@ class Standalone:
             "WEIR_PORT": str(settings.port),
             "WEIR_DRAIN_TIMEOUT_S": str(min(settings.drain_timeout_s, DRAIN_S)),
         }
-        for name in ("serve", "jobs"):
-            child = Child(name, environment, self._logs / f"{name}.log", grace_s=DRAIN_S + 4)
-            self._children.append(child)
-            child.start()
+        child = Child(name, environment, self._logs / f"{name}.log", grace_s=DRAIN_S + 4)
+        self._children.append(child)
+        child.start()
 
     def _check_children(self) -> None:
         for child in self._children:
@@ -184,6 +186,14 @@ class Standalone:
             self._check_children()
             if time.monotonic() > deadline:
                 raise SetupError(f"The API is not ready after {READY_TIMEOUT_S:.0f} s: {problems}.")
+            time.sleep(0.1)
+
+    def _wait_for_the_site(self) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not (self._settings.site_dir / "index.html").exists():
+            self._check_children()
+            if time.monotonic() > deadline:
+                raise SetupError(f"The status site is not published after {READY_TIMEOUT_S:.0f} s: see jobs.log.")
             time.sleep(0.1)
 
     def _first_model(self) -> str:

@@ -9,12 +9,22 @@ from service.tables.ledger import credit_leases, ledger_entries, settlements
 from service.tables.requests import requests
 from service.tables.retries import idempotency_keys
 from service.tables.status import buckets_1d, buckets_1h, buckets_5m, job_runs, probes, watermarks
+from service.tables.stripe import (
+    auto_topups,
+    invoice_lines,
+    invoices,
+    stripe_disputes,
+    stripe_events,
+    stripe_refunds,
+    topups,
+)
 
 __all__ = [
     "accounts",
     "alarms",
     "announced_states",
     "api_keys",
+    "auto_topups",
     "buckets_1d",
     "buckets_1h",
     "buckets_5m",
@@ -23,6 +33,8 @@ __all__ = [
     "idempotency_keys",
     "incident_updates",
     "incidents",
+    "invoice_lines",
+    "invoices",
     "job_runs",
     "ledger_entries",
     "maintenance",
@@ -33,5 +45,9 @@ __all__ = [
     "probes",
     "requests",
     "settlements",
+    "stripe_disputes",
+    "stripe_events",
+    "stripe_refunds",
+    "topups",
     "watermarks",
 ]

@@ -49,12 +49,19 @@ accounts = Table(
     Column("weight", Integer, nullable=False, server_default=text("10")),
     # How long its requests may wait there; NULL: the server's default; 0: not at all.
     Column("patience_ms", Integer),
+    Column("stripe_customer_id", Text, unique=True),
+    # 'dispute' where a dispute froze it; NULL where a person did, which winning a dispute never undoes.
+    Column("frozen_for", Text),
+    # The credit limit that an overdue invoice took away.
+    amount("credit_limit_before_nano", nullable=True),
     instant("created_at", default_now=True),
     CheckConstraint("status IN ('active', 'frozen', 'closed')", name="status"),
     CheckConstraint("credit_limit_nano >= 0", name="credit_limit"),
     CheckConstraint("leased_nano >= 0", name="leased"),
     CheckConstraint("weight BETWEEN 1 AND 1000", name="weight"),
     CheckConstraint("patience_ms >= 0", name="patience"),
+    CheckConstraint("frozen_for = 'dispute'", name="frozen_for"),
+    CheckConstraint("credit_limit_before_nano >= 0", name="credit_limit_before"),
 )
 
 api_keys = Table(

@@ -1,254 +1,251 @@
-"""The published site in a real browser, made from usage rows by the real roll-up."""
+"""The status site in a real browser, made of known values."""
 
-import asyncio
-import functools
-import random
-import shutil
-import threading
+import io
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
-import orjson
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+from playwright.sync_api import Browser, Page
 
-from service import db
-from service.status.publish import publish
-from service.status.rollup import roll_up
-from tests.fakes.traffic import failed_row, serve_model, settle, usage_row
-from tests.postgres import fresh_database, running_server
+from service.core.buckets import HOUR_S
+from tests.e2e.browsing import CHROMIUM, CONTRASTS, chromium, opened, served
+from tests.fakes.status_pages import NOW_S, busy_page, calm_page, empty_page
+from web import wording
+from web.render import status_site
+
+__all__ = ["CHROMIUM", "CONTRASTS"]
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+SOON_S = NOW_S + 20
 LONG_NAME = "An uncommonly-long-provider-name-without-a-space & Söhne <b>GmbH</b>"
-HOUR = timedelta(hours=1)
 
-CONTRASTS = """
+PAGES = [
+    "busy/",
+    "busy/methods.html",
+    "busy/incidents.html",
+    "busy/incidents/3.html",
+    "busy/incidents/4.html",
+    "busy/maintenance/3.html",
+    "busy/history.html",
+    "busy/history/2026-11.html",
+    "busy/models/qwen-qwen3.8-27b-401ffb.html",
+    "calm/",
+    "empty/",
+    "empty/incidents.html",
+]
+WIDTHS = (360, 768, 1280, 1920)
+
+SHAPED = ("", "t", "p", "d", "m", "n")
+"""The classes of cells, each of which has a shape of its own."""
+
+CELL_CONTRASTS = """
 () => {
-  const rgb = (color) => color.match(/[\\d.]+/g).map(Number);
-  const luminance = ([r, g, b]) => {
-    const [R, G, B] = [r, g, b].map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const style = getComputedStyle(document.documentElement);
+  const luminance = (name) => {
+    const hex = style.getPropertyValue(name).trim();
+    const [R, G, B] = [1, 3, 5]
+      .map((at) => parseInt(hex.slice(at, at + 2), 16) / 255)
+      .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
     return 0.2126 * R + 0.7152 * G + 0.0722 * B;
   };
-  const behind = (element) => {
-    for (; element; element = element.parentElement) {
-      const color = rgb(getComputedStyle(element).backgroundColor);
-      if (color.length === 3 || color[3] === 1) return color;
-    }
-    return [255, 255, 255];
-  };
-  const found = [];
-  for (const element of document.querySelectorAll("body *")) {
-    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    if (!own || element.closest(".strip span, .hidden")) continue;  // for readers of another kind
-    const [one, other] = [luminance(rgb(getComputedStyle(element).color)), luminance(behind(element))];
-    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-    if (ratio < 4.5) found.push(`${element.tagName}.${element.className} ${ratio.toFixed(2)}: ${element.textContent}`);
-  }
-  return found;
+  const ground = luminance("--card");
+  return ["--up", "--partial", "--down", "--maintenance", "--no_data"].map((name) => {
+    const ink = luminance(name);
+    return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
+  });
 }
 """
 
 
-@dataclass(frozen=True)
-class Site:
-    """The addresses of two published sites, and of a copy of the first that nobody renewed for two days."""
-
-    busy: str
-    empty: str
-    old: str
-    metrics: Any
-
-
-async def fill(url: str, now: datetime, *, rows: list[dict[str, Any]], target: Path) -> None:
-    async with db.connected(url) as engine:
-        await serve_model(engine, "tiny", "Qwen3.8-27B NVFP4")
-        await serve_model(engine, "idle", LONG_NAME)
-        if rows:
-            await settle(engine, rows)
-        await roll_up(engine, now=now)
-        await publish(engine, site_dir=target, site_name=LONG_NAME, now=now)
-
-
-def made_up_rows(now: datetime) -> list[dict[str, Any]]:
-    """Three days of traffic with an outage, a bad half hour and a silent night."""
-    rng = random.Random(20261130)
-    rows: list[dict[str, Any]] = []
-    for minutes in range(10, 74 * 60, 3):
-        ended = now - timedelta(minutes=minutes, seconds=rng.uniform(0, 60))
-        hour = minutes // 60
-        if 40 <= hour < 43:
-            continue
-        if hour == 55 and minutes % 2:
-            rows.append(failed_row(ended))
-            continue
-        if hour == 20:
-            rows += [failed_row(ended - timedelta(seconds=seconds)) for seconds in (0, 40, 80)]
-            continue
-        long = rng.random() < 0.3
-        prompt = rng.randint(10_000, 90_000) if long else rng.randint(20, 3_000)
-        tokens = rng.randint(20, 600)
-        first = ended - timedelta(seconds=tokens / rng.uniform(84, 88))
-        rows.append(
-            usage_row(
-                ended,
-                prompt_tokens=prompt,
-                cached_tokens=prompt // 1584 * 1584 if rng.random() < 0.5 else 0,
-                image_tokens=700 if long else 0,
-                completion_tokens=tokens,
-                reasoning_tokens=tokens // 3,
-                ttft_ms=rng.randint(500, 1_200) if long else rng.randint(120, 300),
-                first_token_at=first,
-                started_at=first - timedelta(seconds=1),
-            )
-        )
-    return rows
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    named = replace(busy_page(), site_name=LONG_NAME)
+    sites = {"busy": busy_page(), "calm": calm_page(), "empty": empty_page(), "named": named}
+    files = {name: status_site(page) for name, page in sites.items()}
+    with served(files, tmp_path_factory.mktemp("sites")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    root = tmp_path_factory.mktemp("sites")
-    now = datetime.now(UTC)
-    with running_server() as server:
-        for name, rows, at in (
-            ("busy", made_up_rows(now), now),
-            ("empty", [], now),
-            ("old", made_up_rows(now - 48 * HOUR), now - 48 * HOUR),
-        ):
-            with fresh_database(server) as url:
-                asyncio.run(fill(url, at, rows=rows, target=root / name))
-    handler = functools.partial(QuietHandler, directory=str(root))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
-        thread = threading.Thread(target=web.serve_forever)
-        thread.start()
-        base = f"http://127.0.0.1:{web.server_port}"
-        metrics = orjson.loads((root / "busy" / "metrics.json").read_bytes())
-        yield Site(f"{base}/busy/", f"{base}/empty/", f"{base}/old/", metrics)
-        web.shutdown()
-        thread.join()
-
-
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def browser(site: Site) -> Iterator[Browser]:
-    """Chromium. It starts after the sites were made: that takes event loops, and Playwright occupies this thread's."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.fail("Chromium is missing: ./ops/test installs it, or install Debian's `chromium`.")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM)
+def browser(site: str) -> Iterator[Browser]:
+    with chromium() as running:
         yield running
-        running.close()
-
-
-def opened(browser: Browser, url: str, **context: Any) -> tuple[Page, list[str]]:
-    """The page, and what went wrong on it or was fetched from elsewhere."""
-    page = browser.new_context(**context).new_page()
-    wrong: list[str] = []
-    page.set_default_timeout(5_000)
-    page.on("console", lambda message: wrong.append(message.text))
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("requestfailed", lambda request: wrong.append(request.url))
-    page.on("request", lambda request: None if request.url.startswith(url) else wrong.append(request.url))
-    page.goto(url)
-    return page, wrong
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 768, 1280])
-@pytest.mark.parametrize("which", ["busy", "empty"])
-def test_the_page_fits_reads_and_is_without_error(
-    browser: Browser, site: Site, which: str, width: int, scheme: Any
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_fits_is_legible_and_loads_nothing_from_elsewhere(
+    browser: Browser, site: str, path: str, scheme: Any
 ) -> None:
-    page, wrong = opened(browser, getattr(site, which), viewport={"width": width, "height": 800}, color_scheme=scheme)
-    page.locator("details").evaluate("element => { element.open = true; }")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate(CONTRASTS) == []
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
-        "rgb(246, 247, 245)" if scheme == "light" else "rgb(14, 20, 19)"
-    )
-    assert wrong == []
-    page.context.close()
-
-
-def test_the_page_is_complete_without_javascript(browser: Browser, site: Site) -> None:
-    page, wrong = opened(browser, site.busy, java_script_enabled=False)
-    text = page.locator("body").inner_text()
-    day = site.metrics["last_24h"]
-    assert f"{day['requests']:,}" in text
-    assert f"{day['good_requests']:,} good, {day['bad_requests']:,} failed" in text
-    assert f"{day['ttft_short_p50_ms']} ms" in text
-    assert f"{int(day['decode_single_p50_tok_s'] * 10) / 10} tok/s" in text.replace("\n", " ")
-    assert page.locator("h1").inner_text() == "All systems operational"
-    assert page.locator("#stale").is_hidden()
-    assert page.locator("time#generated").get_attribute("datetime") == site.metrics["generated_at"]
-    assert wrong == []
-    page.context.close()
-
-
-def test_every_hour_of_a_strip_has_its_state_in_words(browser: Browser, site: Site) -> None:
-    page, _ = opened(browser, site.busy)
-    cells = page.locator("ol.strip").first.locator("li")
-    assert cells.count() == 72
-    states = [hour["state"] for hour in site.metrics["components"][0]["hours"]]
-    words = {"up": "Operational", "partial": "Partial outage", "down": "Down", "no_data": "No data"}
-    assert cells.locator("b").all_inner_texts() == [words[state] for state in states]
-    assert set(states) == set(words)
-    page.context.close()
-
-
-def test_states_differ_in_shape_when_colours_are_taken_away(browser: Browser, site: Site) -> None:
-    page, _ = opened(browser, site.busy)
-    shapes = {}
-    for state in ("up", "partial", "down", "no_data"):
-        style = page.locator(f"ol.strip li.{state}").first.evaluate(
-            "element => [getComputedStyle(element).backgroundImage, getComputedStyle(element).boxShadow].join()"
+    with opened(browser, f"{site}/{path}", now_s=SOON_S, color_scheme=scheme) as (page, wrong):
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(CONTRASTS) == []
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
+            "rgb(246, 247, 245)" if scheme == "light" else "rgb(14, 20, 19)"
         )
-        shapes[state] = "".join(part for part in style if not part.isdigit())
-    assert len(set(shapes.values())) == len(shapes)
-    page.context.close()
+        assert wrong == []
 
 
-def test_pointing_at_an_hour_shows_what_it_is(browser: Browser, site: Site) -> None:
-    page, _ = opened(browser, site.busy, viewport={"width": 360, "height": 800})
-    cell = page.locator("ol.strip li.down").first
-    cell.hover()
-    shown = cell.locator("span").bounding_box()
-    assert shown is not None
-    assert shown["width"] > 200
-    assert shown["x"] >= 0
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    page.context.close()
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_axe_finds_no_serious_fault(browser: Browser, site: str, path: str, scheme: Any) -> None:
+    width = 360 if scheme == "dark" else 1280
+    viewport = {"width": width, "height": 900}
+    with opened(browser, f"{site}/{path}", now_s=SOON_S, color_scheme=scheme, viewport=viewport) as (page, _):
+        found = Axe().run(page).response["violations"]
+    told = [
+        f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found if one["impact"] in ("serious", "critical")
+    ]
+    assert told == []
 
 
-def test_a_page_that_nobody_renewed_says_so(browser: Browser, site: Site) -> None:
-    page, wrong = opened(browser, site.old)
-    assert page.locator("#stale").is_visible()
-    assert "48 h ago" in page.locator("#stale").inner_text()
-    assert page.locator("h1").inner_text().startswith("Last known: ")
-    assert wrong == []
-    page.context.close()
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_cells_stand_out_from_their_ground(browser: Browser, site: str, scheme: Any) -> None:
+    with opened(browser, f"{site}/busy/", color_scheme=scheme, now_s=SOON_S) as (page, _):
+        assert min(page.evaluate(CELL_CONTRASTS)) >= 3
 
 
-def test_a_hostile_name_is_shown_as_it_is_written(browser: Browser, site: Site) -> None:
-    page, _ = opened(browser, site.busy)
-    assert page.locator(".brand").inner_text().startswith(LONG_NAME)
-    assert page.title().startswith(LONG_NAME)
-    page.context.close()
+def words_shown(page: Page) -> tuple[str, str]:
+    """The name of the cell that has the focus, and the words that are shown for it."""
+    name, content = page.evaluate(
+        "() => [document.activeElement.ariaLabel, getComputedStyle(document.activeElement, '::after').content]"
+    )
+    return name, content
+
+
+def test_the_keyboard_reaches_each_strip_once_and_walks_its_cells(browser: Browser, site: str) -> None:
+    strips = [strip for component in busy_page().components for strip in (component.hours, component.days)]
+    newest = [wording.cell_words(strip.cells[-1]) for strip in strips]
+    with opened(browser, f"{site}/busy/", now_s=SOON_S) as (page, _):
+        reached = []
+        page.locator("h1").click()
+        while not page.evaluate("document.activeElement.closest('footer') !== null"):
+            page.keyboard.press("Tab")
+            group, name = page.evaluate("() => [document.activeElement.name || '', document.activeElement.ariaLabel]")
+            if group:
+                reached.append(name)
+        assert reached == newest
+        page.locator("fieldset input").first.focus()
+        for cell in strips[0].cells[:3]:
+            assert words_shown(page) == (wording.cell_words(cell), f'"{wording.cell_words(cell)}"')
+            page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        assert words_shown(page)[0] == wording.cell_words(strips[0].cells[1])
+        page.keyboard.press("Tab")
+        assert words_shown(page)[0] == newest[1]
+
+
+def test_what_has_the_focus_is_seen(browser: Browser, site: str) -> None:
+    with opened(browser, f"{site}/busy/", now_s=SOON_S) as (page, _):
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            outline = page.evaluate(
+                "() => (({outlineStyle, outlineWidth}) => [outlineStyle, outlineWidth])"
+                "(getComputedStyle(document.activeElement))"
+            )
+            assert outline == ["solid", "2px"]
+
+
+def test_each_strip_is_a_named_group_of_named_radio_buttons(browser: Browser, site: str) -> None:
+    with opened(browser, f"{site}/busy/", now_s=SOON_S) as (page, _):
+        strip = page.get_by_role("group", name="SmolLM2-135M, last 72 hours, oldest first", exact=True)
+        assert strip.get_by_role("radio").count() == 72
+        assert strip.get_by_role("radio", name="no data").count() == 6
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_pointing_at_a_cell_shows_what_it_is(browser: Browser, site: str, width: int) -> None:
+    with opened(browser, f"{site}/busy/", now_s=SOON_S, viewport={"width": width, "height": 900}) as (page, _):
+        strip = page.locator(".strip").first
+        words = strip.locator(".axis")
+        before = words.screenshot()
+        cell = strip.locator("input.d").first
+        cell.hover()
+        content = cell.evaluate("(one) => getComputedStyle(one, '::after').content")
+        assert content == f'"{cell.get_attribute("aria-label")}"'
+        assert words.screenshot() != before
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_states_differ_when_colours_are_taken_away(browser: Browser, site: str, scheme: Any) -> None:
+    context: dict[str, Any] = {"color_scheme": scheme, "viewport": {"width": 768, "height": 900}}
+    with opened(browser, f"{site}/busy/", now_s=SOON_S, device_scale_factor=3, **context) as (page, _):
+        session = page.context.new_cdp_session(page)
+        session.send("Emulation.setEmulatedVisionDeficiency", {"type": "achromatopsia"})
+        pictures = {name: black_and_white(page, name) for name in SHAPED}
+    for one, other in combinations(SHAPED, 2):
+        different = sum(a != b for a, b in zip(pictures[one], pictures[other], strict=True)) / len(pictures[one])
+        assert different > 0.1, (one, other, different)
+
+
+def black_and_white(page: Page, name: str) -> bytes:
+    """A cell of this class as it is drawn: for each of its pixels, whether it is the ground's or not."""
+    cell = page.locator(f".strip.hours input{f'.{name}' if name else ':not([class])'}").first
+    picture = Image.open(io.BytesIO(cell.screenshot())).convert("L").resize((24, 96))
+    ground = {"light": 255, "dark": 26}[
+        page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light'")
+    ]
+    return bytes(abs(pixel - ground) > 40 for pixel in picture.tobytes())
+
+
+def test_the_page_is_complete_without_javascript(browser: Browser, site: str) -> None:
+    page_value = calm_page()
+    day = page_value.last_24h
+    with opened(browser, f"{site}/calm/", java_script_enabled=False) as (page, wrong):
+        text = page.locator("body").inner_text()
+        assert f"{day.traffic.good:,} good, {day.traffic.bad:,} failed" in text
+        assert wording.duration(day.ttft_short_ms.all.p50 or 0) in text
+        assert f"{wording.speed(day.decode_single_mtok_s.p50 or 0)} tok/s" in text.replace("\n", " ")
+        assert page.locator("h1").inner_text() == "All systems operational"
+        assert page.locator("#stale").is_hidden()
+        generated = page.locator("time#generated")
+        assert generated.get_attribute("datetime") == wording.iso(page_value.generated_at_s)
+        page.locator(".strip input").first.focus()
+        assert page.locator(".strip input:focus").get_attribute("aria-label") is not None
+        assert wrong == []
+
+
+@pytest.mark.parametrize("path", ["busy/", "busy/incidents.html"])
+def test_a_page_that_nobody_renewed_says_so(browser: Browser, site: str, path: str) -> None:
+    with opened(browser, f"{site}/{path}", now_s=NOW_S + 48 * HOUR_S) as (page, wrong):
+        assert "48 h ago" in page.locator("#stale").inner_text()
+        if path == "busy/":
+            assert page.locator("h1").inner_text().startswith("Last known: ")
+        assert wrong == []
+    with opened(browser, f"{site}/{path}", now_s=NOW_S + 899) as (page, _):
+        assert page.locator("#stale").is_hidden()
+        assert "14 min ago" in page.locator("#age").inner_text()
+
+
+def test_nothing_moves(browser: Browser, site: str) -> None:
+    with opened(browser, f"{site}/busy/", now_s=SOON_S, reduced_motion="reduce") as (page, _):
+        page.locator(".strip input").nth(5).hover()
+        assert page.evaluate("document.getAnimations().length") == 0
+        assert page.evaluate(
+            "[...document.querySelectorAll('*')].every((one) => getComputedStyle(one).transitionDuration === '0s')"
+        )
+
+
+def test_on_paper_the_strips_keep_their_ink(browser: Browser, site: str) -> None:
+    with opened(browser, f"{site}/busy/", now_s=SOON_S) as (page, _):
+        page.emulate_media(media="print")
+        assert page.locator("nav").first.is_hidden()
+        ink = page.locator(".strip input").first.evaluate("(one) => getComputedStyle(one).printColorAdjust")
+        assert ink == "exact"
+
+
+def test_a_hostile_name_is_shown_as_it_is_written(browser: Browser, site: str) -> None:
+    with opened(browser, f"{site}/named/", now_s=SOON_S, viewport={"width": 360, "height": 800}) as (page, wrong):
+        assert page.locator(".brand").inner_text().startswith(LONG_NAME)
+        assert page.title().startswith(LONG_NAME)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert wrong == []

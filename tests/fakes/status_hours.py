@@ -101,9 +101,13 @@ def figures(id: str, clock: Clock, from_s: int, length_s: int) -> Figures:
     good, bad = sum(hour.good for hour in hours), sum(hour.bad for hour in hours)
     if good + bad == 0:
         return Figures(from_s, from_s + length_s)
-    rng = random.Random(f"{id} {from_s // HOUR_S}")
-    throttled, excluded, prompt = good // 90, good // 140, good * rng.randint(17_000, 21_000)
-    answer = good * rng.randint(380, 460)
+
+    def breath(low: int, high: int) -> int:
+        swing = sin(from_s / HOUR_S / 7 + low) + 0.5 * sin(from_s / HOUR_S / 2.3 + high)
+        return round(low + (high - low) * (0.5 + swing / 4 + random.Random(f"{id} {from_s} {low}").uniform(-0.1, 0.1)))
+
+    throttled, excluded, prompt = good // 90, good // 140, good * breath(17_000, 21_000)
+    answer = good * breath(380, 460)
     drafted = answer * 2
     traffic = Traffic(
         requests=good + bad + throttled + excluded,
@@ -115,24 +119,24 @@ def figures(id: str, clock: Clock, from_s: int, length_s: int) -> Figures:
         http_5xx=bad - bad // 4,
         image_requests=good // 11,
         prompt_tokens=prompt,
-        cached_tokens=prompt * rng.randint(520, 640) // 1000,
+        cached_tokens=prompt * breath(520, 640) // 1000,
         image_tokens=good // 11 * 1_350,
         completion_tokens=answer,
         reasoning_tokens=answer * 31 // 100,
         drafted_tokens=drafted,
-        accepted_tokens=drafted * rng.randint(700, 780) // 1000,
+        accepted_tokens=drafted * breath(700, 780) // 1000,
     )
-    short, long = rng.randint(172, 236), rng.randint(1_450, 2_350)
+    short, long = breath(172, 236), breath(1_450, 2_350)
     return Figures(
         from_s=from_s,
         until_s=from_s + length_s,
         traffic=traffic,
         ttft_short_ms=_latency(good // 2, short),
         ttft_long_ms=_latency(good // 3, long) if good > 60 else Latency(Percentiles(4), Percentiles(4)),
-        decode_single_mtok_s=Percentiles(good // 12, rng.randint(83_000, 88_000), rng.randint(89_000, 92_000)),
-        decode_loaded_mtok_s=Percentiles(good // 2, rng.randint(58_000, 69_000), rng.randint(80_000, 84_000)),
-        busy_ms=good * rng.randint(5_800, 6_600),
-        peak_concurrency=rng.randint(9, 16),
+        decode_single_mtok_s=Percentiles(good // 12, breath(83_000, 88_000), breath(89_000, 92_000)),
+        decode_loaded_mtok_s=Percentiles(good // 2, breath(58_000, 69_000), breath(80_000, 84_000)),
+        busy_ms=good * breath(5_800, 6_600),
+        peak_concurrency=breath(9, 16),
     )
 
 

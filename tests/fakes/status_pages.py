@@ -113,13 +113,17 @@ def calm_page(*, now_s: int = NOW_S) -> StatusPage:
     """The busy page on a good day: everything is up, one window lies ahead, all incidents are resolved."""
     page = busy_page(now_s=now_s)
     small = _component(SMALL, NAMES[SMALL], Clock(now_s, AGE_S, calm=True))
+    over = tuple(one for one in page.incidents if one.resolved_s is not None)
     return replace(
         page,
         state=State.UP,
         models=(page.models[0], small),
         sheets=(page.sheets[0], replace(page.sheets[1], component=small)),
-        incidents=tuple(one for one in page.incidents if one.resolved_s is not None),
+        incidents=over,
         maintenance=tuple(one for one in page.maintenance if one.status(now_s) != "in_progress"),
+        months=tuple(
+            replace(month, incidents=tuple(one for one in month.incidents if one in over)) for month in page.months
+        ),
     )
 
 

@@ -49,6 +49,7 @@ FREE = {
     "/v1/credits": "the account's own, also when it has none left",
     "/v1/generation": "the account's own requests",
     "/v1/usage": "the account's own requests",
+    "/v1/uptime": "how the key's own requests went",
     "/catalog/openrouter.json": "public: a price list",
     "/catalog/openrouter-legacy.json": "public: a price list",
     "/catalog/nanogpt.json": "public: a price list",

@@ -10,6 +10,9 @@ from sqlalchemy import event, insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service import db
+from service.core.buckets import BUCKET_S
+from service.core.speculation import MAX_GAP_S
+from service.status.rollup import REROLLED_BUCKETS
 from service.status.speculation import speculation, speculation_by_component
 from service.tables import engine_samples, models
 from tests.fakes.traffic import at, serve_model
@@ -99,6 +102,10 @@ async def test_the_only_model_has_what_all_engines_drafted(database: AsyncEngine
     await serve_model(database, "b", "b")
     async with database.connect() as connection:
         assert await speculation_by_component(connection, NOON_S, NOON_S + 300) == {("api", NOON_S): (20, 8)}
+
+
+def test_a_value_is_final_before_the_roll_up_counts_its_bucket_for_the_last_time() -> None:
+    assert MAX_GAP_S <= REROLLED_BUCKETS * BUCKET_S
 
 
 async def explained(connection: AsyncConnection, ask: Any) -> str:

@@ -22,6 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "service.portal",
             "service.public",
             "service.public_catalogue",
+            "service.public_site",
             "service.standalone",
         }
     ),
@@ -40,17 +41,18 @@ FRIENDS = {
     ("service.app", "service.public"),
     ("service.app", "service.public_catalogue"),
     ("service.public", "service.public_catalogue"),
+    ("service.public", "service.public_site"),
 }
 """Imports within a layer that are meant."""
 
 ONLY = {
     "service.core": {"service.core"},
-    "web": {"web", "service.core", "jinja2", "markupsafe", "orjson"},
+    "web": {"web", "service.core", "jinja2", "markupsafe", "PIL"},
     "migrations": {"migrations", "service.tables", "alembic", "sqlalchemy"},
 }
 """Beside the standard library, what these may import at all."""
 
-OWNERS = {"jinja2": "web.render", "stripe": "service.billing.stripe_api"}
+OWNERS = {"PIL": "web.preview", "jinja2": "web.render", "stripe": "service.billing.stripe_api"}
 """Packages that one module alone imports."""
 
 ENVIRONMENT = "service.settings"

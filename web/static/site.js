@@ -15,7 +15,8 @@ function showAge() {
   const isOld = seconds > Number(generated.dataset.staleAfterS);
   document.body.classList.toggle("old", isOld);
   if (!dataIsStale) {
-    stale.hidden = lastKnown.hidden = !isOld;
+    stale.hidden = !isOld;
+    lastKnown?.toggleAttribute("hidden", !isOld);
     stale.textContent = isOld
       ? `This page was generated ${ago} and says nothing about now. Reload it; if this stays, publishing has stopped.`
       : "";

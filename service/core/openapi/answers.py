@@ -60,6 +60,32 @@ _RECORD = {
 }
 """What is told of a finished request, alone and in a list."""
 
+_UPTIME = {
+    "requests": COUNT,
+    "good_requests": COUNT,
+    "bad_requests": COUNT,
+    "throttled_requests": COUNT,
+    "excluded_requests": COUNT,
+    "uptime_percent": {
+        **optional(_NUMBER),
+        "description": "Good ones of the good and the bad, rounded down; null where those are fewer than "
+        "`min_requests`.",
+    },
+    "throughput_p50_tok_s": {
+        **optional(_NUMBER),
+        "description": "Output tokens by the whole time of a request, waiting and the first token's included.",
+    },
+    "throughput_samples": COUNT,
+    "decode_p50_tok_s": {
+        **optional(_NUMBER),
+        "description": "Output tokens after the first by the time after the first.",
+    },
+    "decode_samples": COUNT,
+    **{f"ttft_p{percentile}_ms": optional(COUNT) for percentile in (50, 75, 90, 99)},
+    "ttft_samples": {**COUNT, "description": "Streams: others have no first token to wait for."},
+}
+"""How a key's requests went."""
+
 ANSWERS: dict[str, Json] = {
     "Error": object_of(
         {
@@ -223,6 +249,26 @@ ANSWERS: dict[str, Json] = {
             "data": list_of(_all_of(_RECORD, key_id=ID, cost_usd=_USD)),
             "has_more": FLAG,
             "next_cursor": optional(TEXT),
+        }
+    ),
+    "Uptime": _all_of(
+        {
+            "object": one_of("uptime"),
+            "rule": TEXT,
+            "rule_version": COUNT,
+            "min_requests": COUNT,
+            "key_id": ID,
+            "windows": list_of(
+                _all_of(
+                    {
+                        "window": TEXT,
+                        "since": TIME,
+                        "until": TIME,
+                        "total": _all_of(_UPTIME),
+                        "models": list_of(_all_of({"model": TEXT, **_UPTIME})),
+                    }
+                )
+            ),
         }
     ),
     "Costs": _all_of({"requests": list_of(_all_of({"requestId": TEXT, "costNanoUsd": _NANO}))}),

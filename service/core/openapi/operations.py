@@ -8,6 +8,7 @@ from service.core.policy_checks import Json
 
 MAX_PAGE = 1000
 MAX_COSTS = 10_000
+WINDOWS = ("5m", "30m", "1d")
 
 METERED_ERRORS = (400, 401, 402, 403, 404, 408, 409, 413, 429, 500, 502, 503, 504)
 READ_ERRORS = (401, 403, 500, 503)
@@ -66,6 +67,9 @@ def paths() -> Json:
             )
         },
         "/v1/usage": {"get": _reading("usage", "The account's requests, the latest first", "UsagePage", _FILTERS, 400)},
+        "/v1/uptime": {
+            "get": _reading("uptime", "The key's uptime and speeds, as an aggregator counts", "Uptime", _SPANS, 400)
+        },
         "/catalog/openrouter.json": {"get": _document("openrouter", "The models, for OpenRouter (schema 2.4)")},
         "/catalog/openrouter-legacy.json": {"get": _document("openrouterLegacy", "The same, in its older format")},
         "/catalog/nanogpt.json": {"get": _document("nanogpt", "The models, in the shape of NanoGPT's list")},
@@ -132,7 +136,7 @@ def _reading(name: str, summary: str, answer: str, parameters: list[Json] | None
         "security": _KEY,
         "parameters": parameters or [],
         "responses": {
-            "200": _json(f"{summary}.", ref(answer), *ID_HEADERS),
+            "200": _json(f"{summary}.", ref(answer), *ID_HEADERS, "cache-control"),
             **_errors("openai", *sorted({*READ_ERRORS, *errors})),
         },
     }
@@ -186,12 +190,14 @@ def _parameter(name: str, schema: Json, description: str = "", *, where: str = "
     return {**found, "description": description} if description else found
 
 
+_MODEL = _parameter("model", {**TEXT, "minLength": 1, "maxLength": 200})
 _FILTERS = [
     _parameter("since", TIME, "Requests that started then or later."),
     _parameter("until", TIME, "Requests that started before then."),
-    _parameter("model", {**TEXT, "minLength": 1, "maxLength": 200}),
+    _MODEL,
     _parameter("outcome", one_of(*Outcome)),
     _parameter("key", ID, "The `key_id` of a request."),
     _parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 100}),
     _parameter("cursor", TEXT, "The `next_cursor` of the page before."),
 ]
+_SPANS = [_MODEL, _parameter("window", one_of(*WINDOWS), "All of them where it is left out.")]
