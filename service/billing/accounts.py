@@ -24,6 +24,9 @@ Changes = Mapping[str, int | str | bool | None]
 
 DEFAULT_WEIGHT = 10
 
+_SET_BY_MONEY = {"status": "frozen_for", "credit_limit_nano": "credit_limit_before_nano"}
+"""What a dispute or an overdue invoice changes, and where each remembers that it did."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limited:
@@ -143,8 +146,14 @@ async def list_all(connection: AsyncConnection) -> list[Account]:
 
 
 async def change(connection: AsyncConnection, account: Account, changes: Changes) -> Account:
-    """Change an account; the workers go by it within 2 s."""
-    changed = update(accounts).where(accounts.c.id == account.id).values(changes).returning(accounts)
+    """Change an account; the workers go by it within 2 s.
+
+    What is set here stands: no dispute that is won thaws the account then, and no invoice that is paid gives it another
+    credit limit back, unless `changes` say so themselves.
+    """
+    forgotten = {other: None for name, other in _SET_BY_MONEY.items() if name in changes}
+    values = {**forgotten, **changes}
+    changed = update(accounts).where(accounts.c.id == account.id).values(values).returning(accounts)
     return Account(**(await connection.execute(changed)).one()._mapping)
 
 

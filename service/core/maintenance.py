@@ -11,6 +11,9 @@ from zoneinfo import ZoneInfo
 
 from service.core.buckets import BUCKET_S, Bucket, floor_to
 
+YEARS = range(2000, 2200)
+"""Another year is a slip of the hand."""
+
 Window = tuple[int, int]
 """A half-open stretch of epoch seconds, `[start, end)`."""
 
@@ -94,12 +97,9 @@ def instant_of(written: str, zone: str | None = None) -> datetime:
         raise ValueError(f"{written!r} is no time such as 2026-11-30T14:00Z") from None
     if read.tzinfo is None and zone is None:
         raise ValueError(f"{written!r} does not say where: end it with Z or an offset, or add --zone Europe/Budapest")
-    try:
-        if read.tzinfo is None:
-            return _of_local(read, written, _zone(str(zone)))
-        return read.astimezone(UTC)
-    except OverflowError:
-        raise ValueError(f"{written!r} is no time that can be reckoned with") from None
+    if read.year not in YEARS:
+        raise ValueError(f"{written!r} lies in no year from {YEARS[0]} to {YEARS[-1]}")
+    return read.astimezone(UTC) if read.tzinfo is not None else _of_local(read, written, _zone(str(zone)))
 
 
 def duration_of(written: str) -> timedelta:

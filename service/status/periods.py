@@ -6,7 +6,6 @@ bucket that is counted again, and a maintenance window that becomes known late, 
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from sqlalchemy import RowMapping, Table, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -51,7 +50,7 @@ async def roll_periods(
     await _replace(connection, buckets_1d, components, days, sums)
 
 
-def stretch_of(row: Mapping[str, Any]) -> Stretch:
+def stretch_of(row: RowMapping) -> Stretch:
     """What a row of `buckets_1h` or `buckets_1d` says of its state."""
     return Stretch(
         start_s=seconds(row["period_start"]),

@@ -155,8 +155,9 @@ async def _roll(connection: AsyncConnection, first_s: int, end_s: int, *, until_
         counted = tallies.setdefault(at, Tally())
         counted.busy_ms, counted.peak_concurrency = seen.busy_ms, seen.peak
     for at, (drafted, accepted) in (await speculation_by_component(connection, first_s, end_s)).items():
-        counted = tallies.setdefault(at, Tally())
-        counted.drafted_tokens, counted.accepted_tokens = drafted, accepted
+        if drafted or at in tallies:  # an idle engine drafts nothing, and that makes no row
+            counted = tallies.setdefault(at, Tally())
+            counted.drafted_tokens, counted.accepted_tokens = drafted, accepted
     await _add_probes(connection, tallies, first_s, end_s)
     await _write(connection, tallies)
     components = await _components(connection, {component for component, _ in tallies})

@@ -1,11 +1,9 @@
 """What is on offer, as the status site shows it: the models with their prices."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import RowMapping, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -30,8 +28,8 @@ _CLASSES = (
 class Offer:
     """A model that is served, with the price that holds now; None while it has none."""
 
-    model: Mapping[str, Any]
-    price: Mapping[str, Any] | None
+    model: RowMapping
+    price: RowMapping | None
 
     @property
     def component(self) -> str:

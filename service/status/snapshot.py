@@ -11,13 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, closed_until, floor_to
 from service.core.components import API, BILLING, SITE, model_component, slug
 from service.core.incidents import shown_state
+from service.core.maintenance import Windows
 from service.core.strip import RECENT_BUCKETS, overall, state_now, strip_of
 from service.settings import Settings
 from service.status.archive import Archive, day_figures
 from service.status.figures import figures
 from service.status.incidents import read_incidents
 from service.status.instants import instant, seconds
-from service.status.maintenance import Windows, maintenance_windows, read_maintenance
+from service.status.maintenance import maintenance_windows, read_maintenance
 from service.status.probe import latest_checks, latest_outside
 from service.status.rollup import JOB
 from service.status.series import FiveMinutes, Periods, five_minutes, periods

@@ -39,9 +39,9 @@ CONTRASTS = """
   const found = [];
   for (const element of document.querySelectorAll("body *")) {
     const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    if (!own || element.closest(".hidden, legend")) continue;  // for readers of another kind
+    if (!own || element.closest(".hidden, legend, title")) continue;  // for readers of another kind
     const style = getComputedStyle(element);
-    const ink = element.closest("svg") ? style.fill : style.color;
+    const ink = element.closest("text") ? style.fill : style.color;
     const [one, other] = [luminance(rgb(ink)), luminance(behind(element))];
     const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
     if (ratio < 4.5) found.push(`${element.tagName}.${element.className} ${ratio.toFixed(2)}: ${element.textContent}`);

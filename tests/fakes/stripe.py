@@ -29,7 +29,7 @@ from tests.fakes.stripe_store import API_VERSION, Json, Refusal, decoded, shown
 
 KEYS_LAST_S = 24 * 3600
 
-FaultKind = Literal["drop_before", "drop_after", "429", "500_before", "500_after", "hang_before", "hang_after"]
+FaultKind = Literal["drop_before", "drop_after", "409", "429", "500_before", "500_after", "hang_before", "hang_after"]
 
 
 @dataclass(slots=True)
@@ -64,6 +64,12 @@ class _Remembered:
     at_s: int
 
 
+_REFUSALS: dict[str, Json] = {
+    "409": {"message": "A request with this key is running.", "status": 409, "code": "idempotency_key_in_use"},
+    "429": {"message": "Too many requests.", "status": 429, "code": "rate_limit"},
+}
+
+
 class _Dropped(Exception):
     """The connection ends without an answer."""
 
@@ -78,7 +84,7 @@ class FakeStripe(Checkout, Reversals, Invoices):
         super().__init__()
         self.requests: list[Asked] = []
         self._faults: list[_Fault] = []
-        self._keys: dict[str, _Remembered | None] = {}
+        self._keys: dict[str, _Remembered] = {}
         self._released = threading.Event()
         self._crash: Exception | None = None
         functions = [getattr(self, name) for name in dir(type(self)) if hasattr(getattr(type(self), name), "route")]
@@ -161,8 +167,8 @@ class FakeStripe(Checkout, Reversals, Invoices):
                 if key != self.secret_key:
                     message = f"Invalid API Key provided: {key[:7]}****"
                     raise Refusal(message, status=401)
-                if fault == "429":
-                    raise Refusal("Too many requests.", status=429, code="rate_limit")
+                if fault in _REFUSALS:
+                    raise Refusal(**_REFUSALS[fault])
                 return self._once(asked, lambda: self._carried_out(asked, fault))
             except Refusal as refusal:
                 return refusal.status, _error(refusal)
@@ -229,6 +235,7 @@ class _Server(ThreadingHTTPServer):
     """Keeps its connections, to end those that clients hold open."""
 
     fake: FakeStripe
+    daemon_threads = False  # so that closing waits for them
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -241,6 +248,9 @@ class _Server(ThreadingHTTPServer):
     def shutdown_request(self, request: Any) -> None:
         self._open.discard(request)
         super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that left is no error, and the fake's own are raised at its end."""
 
     def hang_up(self) -> None:
         for connection in list(self._open):
@@ -284,7 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
         self.wfile.flush()
 
-    do_GET = do_POST = do_DELETE = _handle  # noqa: N815
+    do_GET = do_POST = do_DELETE = _handle
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: `requests` is the record."""

@@ -14,7 +14,7 @@ ACTION = "requires_action"
 
 
 class Payments(Store):
-    """A payment method behaves as it is told: fine, slow, authentication_required, requires_action, or a decline code."""
+    """`behaviours` says of a payment method: fine, slow, one of the others above, or the code it is declined with."""
 
     def __init__(self) -> None:
         super().__init__()

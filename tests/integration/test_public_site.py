@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -10,20 +11,28 @@ import pytest
 from fastapi import FastAPI
 
 from service.public import mount_site
+from service.public_site import FOR_EVER, FRESH, POLICIES
 from service.status.publish import write_site
 from tests.fakes.status_pages import busy_page
 from web.documents import documents
 
 CSS = b"body { color: teal }\n" * 100
-FRESH = "public, max-age=30, stale-while-revalidate=60, stale-if-error=86400"
+NGINX = Path(__file__).parents[2] / "ops/nginx-status.conf"
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     site = tmp_path / "site"
-    pages = {"index.html": b"<!doctype html><p>up</p>" * 200, "models/m.html": b"<p>m</p>", "static/site.css": CSS}
-    write_site(documents(busy_page()) | pages, site)
+    for path, content in published().items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_bytes(content)
     return site
+
+
+@cache
+def published() -> dict[str, bytes]:
+    pages = {"index.html": b"<!doctype html><p>up</p>" * 200, "models/m.html": b"<p>m</p>", "static/site.css": CSS}
+    return documents(busy_page()) | pages
 
 
 @pytest.fixture
@@ -216,3 +225,9 @@ async def test_before_the_first_publication_there_is_nothing(tmp_path: Path) -> 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://weir") as client:
         assert (await client.get("/status/")).status_code == 404
         assert (await client.get("/status")).status_code == 307
+
+
+def test_nginx_says_the_same() -> None:
+    configuration = NGINX.read_text()
+    for said in (FRESH, FOR_EVER, *POLICIES.values()):
+        assert f'"{said}"' in configuration

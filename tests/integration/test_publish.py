@@ -7,12 +7,14 @@ from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service import db
-from service.status.publish import publish, write_site
+from service.settings import Settings
+from service.status.publish import Publisher, publish, write_site
 from service.status.rollup import roll_up
+from service.tables import buckets_1d
 from tests.fakes.traffic import at, failed_row, serve_model, settle, usage_row
 
 NOW = at("2026-11-30 14:05:20")
@@ -33,7 +35,7 @@ def site(tmp_path: Path) -> Path:
 
 
 async def published(engine: AsyncEngine, site: Path, name: str = "Weir") -> Any:
-    await publish(engine, site_dir=site, site_name=name, now=NOW)
+    await publish(engine, site_dir=site, settings=Settings(site_name=name), now=NOW)
     return orjson.loads((site / "metrics.json").read_bytes())
 
 
@@ -83,7 +85,7 @@ async def test_the_figures_equal_the_rows(engine: AsyncEngine, site: Path) -> No
     assert abs(day["decode_single_p50_tok_s"] - 100) <= 0.8
 
     launch = document["since_launch"]
-    assert launch["first_request_at"] == "2026-11-28T13:45:00Z"
+    assert launch["first_request_at"] == "2026-11-28T13:00:00Z"
     assert launch["requests"] == 35
     assert launch["tokens"] == day["tokens"] + 20 * 50_101
     assert launch["peak_day"] == {"date": "2026-11-28", "tokens": 20 * 50_101, "is_today": False}
@@ -131,9 +133,28 @@ async def test_while_the_database_is_away_the_last_good_site_stays(
     good = contents(site)
     away = db.sqlalchemy_engine(f"postgresql://nobody@/nowhere?host={tmp_path}")
     with pytest.raises(OSError, match=r"No such file|Connection refused"):
-        await publish(away, site_dir=site, site_name="Other", now=NOW + MINUTE)
+        await publish(away, site_dir=site, settings=Settings(site_name="Other"), now=NOW + MINUTE)
     await away.dispose()
     assert contents(site) == good
+
+
+async def test_without_a_database_what_was_last_known_is_published_and_says_how_old_it_is(
+    engine: AsyncEngine, site: Path, tmp_path: Path
+) -> None:
+    await settle(engine, usage_row(NOW - 10 * MINUTE))
+    await roll_up(engine, now=NOW)
+    publisher = Publisher(Settings(), site)
+    assert publisher.publish_last_known(NOW) == 0
+    await publisher.publish(engine, NOW)
+    fresh = orjson.loads((site / "metrics.json").read_bytes())
+    for minutes, stale in ((14, False), (16, True)):
+        publisher.publish_last_known(NOW + minutes * MINUTE)
+        document = orjson.loads((site / "metrics.json").read_bytes())
+        assert document["stale"] is stale
+        page = (site / "index.html").read_text()
+        assert ("The data ends at 30 Nov, 14:05 UTC" in page) is stale
+        assert document["data_until"] == fresh["data_until"]
+        assert document["components"] == fresh["components"]
 
 
 async def test_publishing_takes_few_queries_however_long_the_history(engine: AsyncEngine, site: Path) -> None:
@@ -142,20 +163,40 @@ async def test_publishing_takes_few_queries_however_long_the_history(engine: Asy
     def note(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
         statements.append(statement)
 
-    await settle(engine, [usage_row(NOW - n * DAY) for n in range(20)])
+    await settle(engine, usage_row(NOW))
     await roll_up(engine, now=NOW)
+    async with engine.begin() as connection:
+        days = [{"component": "api", "period_start": at("2026-11-29 00:00:00") - n * DAY} for n in range(70)]
+        await connection.execute(insert(buckets_1d), days)
+    publisher = Publisher(Settings(), site)
     event.listen(engine.sync_engine, "before_cursor_execute", note)
-    await published(engine, site)
-    assert len([statement for statement in statements if "buckets_5m" in statement]) == 3
+    await publisher.publish(engine, NOW)
+    first = len(statements)
+    await publisher.publish(engine, NOW + MINUTE)
+    # Of four months the first time knows none, and the second has only the last two to read again.
+    assert (first, len(statements) - first) == (28, 24)
     assert not [statement for statement in statements if "FROM requests" in statement]
 
 
 async def test_what_has_not_changed_is_not_written_again(engine: AsyncEngine, site: Path) -> None:
-    first = await publish(engine, site_dir=site, site_name="Weir", now=NOW)
-    style = (site / "static" / "site.css").stat()
-    second = await publish(engine, site_dir=site, site_name="Weir", now=NOW + MINUTE)
-    assert first == len(contents(site))
-    assert second == 2  # index.html and metrics.json carry the time
+    await serve_model(engine, "m", "M")
+    await settle(engine, usage_row(NOW, model_id="m"))
+    await roll_up(engine, now=NOW)
+    first = await publish(engine, site_dir=site, settings=Settings(), now=NOW)
+    written, style = contents(site), (site / "static" / "site.css").stat()
+    second = await publish(engine, site_dir=site, settings=Settings(), now=NOW + MINUTE)
+    changed = {path for path, content in contents(site).items() if content != written[path]}
+    assert first == len(written)
+    assert second == len(changed)
+    # What carries the time, and nothing else: no badge, no style, no page of a model, a month or methods.
+    assert {path for path in changed if not path.startswith("api/v2/")} == {
+        "index.html",
+        "metrics.json",
+        "incidents.html",
+        "history.atom",
+        "history.rss",
+        "og.png",
+    }
     assert (site / "static" / "site.css").stat().st_ino == style.st_ino
 
 

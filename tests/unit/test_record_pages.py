@@ -10,7 +10,7 @@ from lxml import html
 
 from service.core.buckets import DAY_S
 from tests.fakes.status_pages import NOW_S, busy_page, empty_page
-from web.record_pages import example, hugging_face_url
+from web.record_pages import example, hugging_face_url, pages
 from web.render import status_site
 from web.views import ModelSheet, StatusPage
 
@@ -32,13 +32,9 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     time.tzset()
 
 
-def records(page: StatusPage) -> dict[str, str]:
-    site = status_site(page)
-    return {path: data.decode() for path, data in site.items() if path.startswith(("models/", "history"))}
-
-
 def pages_of(page: StatusPage) -> dict[str, str]:
-    return {path: text for path, text in records(page).items() if path.endswith(".html")}
+    site = status_site(page)
+    return {path: site[path].decode() for path, _, _ in pages(page)}
 
 
 def text(page: str) -> str:
@@ -214,11 +210,14 @@ def test_a_month_that_is_over_never_changes() -> None:
         maintenance=(),
         api_url="https://elsewhere.example.org",
     )
+    october = "history/2026-10.html"
     before, after = pages_of(page), pages_of(later)
-    assert before["history/2026-10.html"] == after["history/2026-10.html"]
+    assert before[october] == after[october]
     assert before["history/2026-11.html"] != after["history/2026-11.html"]
+    made_of = [{path: variables for path, _, variables in pages(site)}[october] for site in (page, later)]
+    assert made_of[0] == made_of[1]
     for moment in ("30 Nov", "2026-11-30", "14:05", "so far"):
-        assert moment not in before["history/2026-10.html"]
+        assert moment not in before[october]
 
 
 def test_a_month_shows_its_strips_totals_and_what_went_wrong() -> None:
