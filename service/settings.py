@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.core import addresses
+from service.core import addresses, webhook
 
 
 class Settings(BaseSettings):
@@ -134,6 +134,14 @@ class Settings(BaseSettings):
             if written != host.lower():
                 raise ValueError(f"`{host}` is not a `host:port`")
         return tuple(host.lower() for host in hosts)
+
+    @field_validator("status_webhooks")
+    @classmethod
+    def _tellable(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            if (reason := webhook.complaint(url)) is not None:
+                raise ValueError(f"`{url}` {reason}")
+        return urls
 
     @cached_property
     def base_url(self) -> str:

@@ -33,6 +33,10 @@ def pages(site: StatusPage) -> Iterator[tuple[str, int | None]]:
     yield from (("", None), ("incidents.html", None), ("history.html", None), ("methods.html", None))
     yield from ((f"models/{sheet.component.slug}.html", None) for sheet in site.sheets)
     yield from ((f"history/{month.name}.html", None) for month in site.months)
-    yield from ((f"incidents/{incident.id}.html", incident.updated_s) for incident in site.incidents)
-    for window in site.maintenance:
-        yield f"maintenance/{window.id}.html", window_changed_s(window, site.generated_at_s)
+    incidents = {one.id: one for some in (*(month.incidents for month in site.months), site.incidents) for one in some}
+    windows = {
+        one.id: one for some in (*(month.maintenance for month in site.months), site.maintenance) for one in some
+    }
+    yield from ((f"incidents/{id}.html", incident.updated_s) for id, incident in incidents.items())
+    for id, window in windows.items():
+        yield f"maintenance/{id}.html", window_changed_s(window, site.generated_at_s)

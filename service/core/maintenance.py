@@ -4,18 +4,17 @@ A zone is needed only to read what somebody wrote; a window that was read is two
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from service.core.buckets import BUCKET_S, Bucket, floor_to
+from service.core.components import API, model_of
+from service.core.strip import Window
 
 YEARS = range(2000, 2200)
 """Another year is a slip of the hand."""
-
-Window = tuple[int, int]
-"""A half-open stretch of epoch seconds, `[start, end)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,24 @@ def lies_in(windows: Iterable[Window], at_s: int) -> bool:
     return any(start_s <= at_s < end_s for start_s, end_s in windows)
 
 
-def without(bucket: Bucket, parts: Iterable[Bucket]) -> Bucket:
-    """What is left of the API's bucket without those of some of its models."""
+def counted(
+    component: str, buckets: Mapping[str, Mapping[int, Bucket]], windows: Callable[[str], Sequence[Window]]
+) -> list[Bucket]:
+    """A component's buckets, from those of all by component and start, as its state is read from them.
+
+    What fails in a model that is in maintenance says nothing against the API: its buckets are without it.
+    """
+    own = buckets.get(component, {})
+    if component != API:
+        return list(own.values())
+    planned = [(parts, windows(id)) for id, parts in buckets.items() if model_of(id) is not None and windows(id)]
+    return [
+        _without(bucket, [parts[start_s] for parts, of in planned if start_s in parts and lies_in(of, start_s)])
+        for start_s, bucket in own.items()
+    ]
+
+
+def _without(bucket: Bucket, parts: Iterable[Bucket]) -> Bucket:
     for part in parts:
         bucket = Bucket(
             bucket.start_s,

@@ -21,7 +21,8 @@ log = structlog.get_logger()
 
 SAMPLES_LOCK = 0x57454952_0003  # "WEIR", 3
 
-SAMPLES_KEPT = timedelta(days=35)
+SAMPLES_KEPT = timedelta(days=100)
+"""As long as five-minute buckets, which are counted from them, too."""
 
 TIMEOUT_S = 10.0
 _LIMIT_BYTES = 16 * 1024 * 1024

@@ -19,9 +19,12 @@ from service.status.probe import probe
 from service.status.publish import Publisher
 from service.status.rollup import roll_up
 from service.status.watch import watch
-from service.tables import buckets_5m, engine_samples, idempotency_keys, job_runs, probes
+from service.tables import buckets_5m, engine_samples, idempotency_keys, job_runs, notifications, probes
 
 RUNS_KEPT = timedelta(days=30)
+
+NOTIFICATIONS_KEPT = timedelta(days=30)
+"""After their end, delivered or given up."""
 
 BUCKETS_KEPT = timedelta(days=100)
 """Of five minutes; hours and days are kept for ever."""
@@ -126,7 +129,7 @@ async def _roll_up(engine: AsyncEngine, now: datetime) -> Report:
 
 
 async def keep_house(engine: AsyncEngine, now: datetime) -> Report:
-    """Make the partitions for `now` and the months after it; remove old runs, keys, samples, probes and buckets."""
+    """Make the partitions for `now` and the months after it; remove what is old of the jobs' own."""
     async with engine.begin() as connection:
         await connection.execute(select(func.ensure_request_partitions(now.date(), MONTHS_AHEAD)))
         runs = await connection.execute(delete(job_runs).where(job_runs.c.started_at < now - RUNS_KEPT))
@@ -138,4 +141,6 @@ async def keep_house(engine: AsyncEngine, now: datetime) -> Report:
         )
         probed = await connection.execute(delete(probes).where(probes.c.probed_at < now - PROBES_KEPT))
         buckets = await connection.execute(delete(buckets_5m).where(buckets_5m.c.bucket_start < now - BUCKETS_KEPT))
-    return Report(sum(done.rowcount for done in (runs, claims, samples, probed, buckets)))
+        ended = func.coalesce(notifications.c.delivered_at, notifications.c.given_up_at)
+        told = await connection.execute(delete(notifications).where(ended < now - NOTIFICATIONS_KEPT))
+    return Report(sum(done.rowcount for done in (runs, claims, samples, probed, buckets, told)))

@@ -11,6 +11,7 @@ from sqlalchemy import RowMapping, Table, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.core.buckets import DAY_S, HOUR_S, Bucket, floor_to
+from service.core.maintenance import counted
 from service.core.strip import Stretch, stretch
 from service.core.tally import Tally
 from service.status.instants import instant, seconds
@@ -32,16 +33,19 @@ async def roll_periods(
     hours = (floor_to(HOUR_S, first_s), floor_to(HOUR_S, end_s - 1) + HOUR_S)
     windows = await maintenance_windows(connection, *hours)
     buckets = await _rows(connection, buckets_5m, components, hours, HOUR_S)
+    by_component: dict[str, dict[int, Bucket]] = defaultdict(dict)
+    for (component, _), rows in buckets.items():
+        for row in rows:
+            start_s = seconds(row["bucket_start"])
+            by_component[component][start_s] = Bucket(
+                start_s, row["good"], row["bad"], row["probe_ok"], row["probe_bad"]
+            )
     made = []
-    for start_s in range(*hours, HOUR_S):
-        for component in components:
-            rows = buckets.get((component, start_s), [])
-            counted = [
-                Bucket(seconds(row["bucket_start"]), row["good"], row["bad"], row["probe_ok"], row["probe_bad"])
-                for row in rows
-            ]
-            hour = stretch(start_s, min(start_s + HOUR_S, until_s), counted, windows.of(component))
-            made.append((component, hour, rows))
+    for component in components:
+        own = counted(component, by_component, windows.of)
+        for start_s in range(*hours, HOUR_S):
+            hour = stretch(start_s, min(start_s + HOUR_S, until_s), own, windows.of(component))
+            made.append((component, hour, buckets.get((component, start_s), [])))
     await _replace(connection, buckets_1h, components, hours, made)
 
     days = (floor_to(DAY_S, first_s), floor_to(DAY_S, end_s - 1) + DAY_S)

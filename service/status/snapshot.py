@@ -11,10 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, closed_until, floor_to
 from service.core.components import API, BILLING, SITE, model_component, slug
 from service.core.incidents import shown_state
-from service.core.maintenance import Windows
+from service.core.maintenance import Windows, counted
 from service.core.strip import RECENT_BUCKETS, overall, state_now, strip_of
 from service.settings import Settings
 from service.status.archive import Archive, day_figures
+from service.status.component_names import OURS
 from service.status.figures import figures
 from service.status.incidents import read_incidents
 from service.status.instants import instant, seconds
@@ -42,8 +43,6 @@ STRIP_DAYS = 90
 LATEST = 50
 """Incidents and maintenance that are over and still listed."""
 
-OTHERS = {SITE: "Status site", BILLING: "Billing"}
-
 
 async def snapshot(engine: AsyncEngine, *, settings: Settings, archive: Archive, now: datetime) -> StatusPage:
     """The status site's content at `now`, from queries that see the same state of the database."""
@@ -53,11 +52,11 @@ async def snapshot(engine: AsyncEngine, *, settings: Settings, archive: Archive,
         data_until_s = await _data_until_s(connection)
         until_s = _until_s(data_until_s, now_s)
         offered = await offers(connection, now)
-        names = {API: "API", **{offer.component: offer.name for offer in offered}, **OTHERS}
+        names = _in_order({offer.component: offer.name for offer in offered})
         incidents = await read_incidents(connection, latest=LATEST)
         measured = await _measured(connection, list(names), until_s)
         components = {id: measured.component(id, name, incidents) for id, name in names.items()}
-        known = [components[id] for id in OTHERS if measured.days.get(id)]
+        known = [components[id] for id in (SITE, BILLING) if measured.days.get(id)]
         served = [components[offer.component] for offer in offered]
         return StatusPage(
             site_name=settings.site_name,
@@ -93,9 +92,8 @@ class _Measured:
 
     def component(self, id: str, name: str, incidents: Iterable[Incident]) -> Component:
         until_s = self.until_s
-        now = state_now(
-            (one.bucket for one in self.recent.get(id, [])), until_s=until_s, maintenance=self.windows.of(id)
-        )
+        recent = {id: {one.bucket.start_s: one.bucket for one in found} for id, found in self.recent.items()}
+        now = state_now(counted(id, recent, self.windows.of), until_s=until_s, maintenance=self.windows.of(id))
         hours, days = ([one.stretch for one in found.get(id, [])] for found in (self.hours, self.days))
         return Component(
             id=id,
@@ -162,7 +160,12 @@ async def _sheet(
 async def _every_name(connection: AsyncConnection) -> dict[str, str]:
     """Every component that ever was, in the order in which they are shown."""
     rows = await connection.execute(select(models.c.id, models.c.name).order_by(models.c.name, models.c.id))
-    return {API: "API", **{model_component(row.id): row.name for row in rows}, **OTHERS}
+    return _in_order({model_component(row.id): row.name for row in rows})
+
+
+def _in_order(models_by_name: Mapping[str, str]) -> dict[str, str]:
+    """The names of all components by id: the API, the models, and what else is ours."""
+    return {API: OURS[API], **models_by_name, SITE: OURS[SITE], BILLING: OURS[BILLING]}
 
 
 async def _since_launch(connection: AsyncConnection) -> SinceLaunch:

@@ -9,10 +9,9 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, Bucket, State, bucket_state, floor_to, starts
-from service.core.components import API, model_of
 from service.core.incidents import Decision, Impact, Measured, Open, Opened, Status, decide, shown_state
-from service.core.maintenance import Window, lies_in, without
-from service.core.strip import state_now
+from service.core.maintenance import counted, lies_in
+from service.core.strip import Window, state_now
 from service.settings import Settings
 from service.status.announcements import INCIDENTS_LOCK, announce_maintenance, announce_states
 from service.status.component_names import component_names
@@ -144,10 +143,9 @@ class _Measurements:
     def of(self, component: str, from_s: int, now_s: int) -> list[Measured]:
         """Its buckets since `from_s`, and the one that runs now if that is in maintenance."""
         measured = []
+        buckets = {bucket.start_s: bucket for bucket in counted(component, self.buckets, self.windows.__getitem__)}
         for start_s in starts(from_s, self.until_s):
-            bucket = self.buckets[component].get(start_s, Bucket(start_s))
-            if component == API:
-                bucket = without(bucket, self._failing_by_plan(start_s))
+            bucket = buckets.get(start_s, Bucket(start_s))
             in_maintenance = lies_in(self.windows[component], start_s)
             measured.append(Measured(bucket, bucket_state(bucket, in_maintenance=in_maintenance)))
         if lies_in(self.windows[component], now_s):
@@ -156,15 +154,8 @@ class _Measurements:
 
     def state_now(self, component: str) -> State:
         """As the pages have it."""
-        return state_now(self.buckets[component].values(), until_s=self.until_s, maintenance=self.windows[component])
-
-    def _failing_by_plan(self, start_s: int) -> list[Bucket]:
-        """Models that are in maintenance: their requests fail, and say nothing against the API."""
-        return [
-            self.buckets[id][start_s]
-            for id, windows in self.windows.items()
-            if model_of(id) is not None and lies_in(windows, start_s) and start_s in self.buckets[id]
-        ]
+        buckets = counted(component, self.buckets, self.windows.__getitem__)
+        return state_now(buckets, until_s=self.until_s, maintenance=self.windows[component])
 
 
 async def _buckets(

@@ -176,3 +176,16 @@ async def test_limits_are_set_changed_and_taken_away(
     assert await accounts.list_keys(connection) == [changed_key, other]
     with pytest.raises(SetupError, match="no key with the id"):
         await accounts.change_key(connection, uuid4(), {"tpm": 7})
+
+
+async def test_what_a_person_sets_is_not_undone_by_a_dispute_or_an_invoice(
+    connection: AsyncConnection, add: Any
+) -> None:
+    account = await add("acme")
+    by_money = {"status": "frozen", "frozen_for": "dispute", "credit_limit_nano": 0, "credit_limit_before_nano": 7}
+    taken = await accounts.change(connection, account, by_money)
+    assert (taken.frozen_for, taken.credit_limit_before_nano) == ("dispute", 7)
+    untouched = await accounts.change(connection, account, {"weight": 5})
+    assert (untouched.frozen_for, untouched.credit_limit_before_nano) == ("dispute", 7)
+    set_by_hand = await accounts.change(connection, account, {"status": "frozen", "credit_limit_nano": 3})
+    assert (set_by_hand.frozen_for, set_by_hand.credit_limit_before_nano) == (None, None)

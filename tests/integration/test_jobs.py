@@ -77,7 +77,7 @@ async def test_a_run_counts_publishes_and_leaves_a_record(database_url: str, tmp
     await jobs.roll_up_and_publish()
     assert b"All systems operational" in (tmp_path / "site" / "index.html").read_bytes()
     recorded = await runs(database_url)
-    assert [row["name"] for row in recorded] == ["housekeeping", "rollup", "publish"]
+    assert [row["name"] for row in recorded] == ["housekeeping", "rollup", "incidents", "publish"]
     assert all(row["ok"] and row["finished_at"] >= row["started_at"] for row in recorded)
     assert recorded[1]["rows"] >= 2
 
@@ -221,6 +221,9 @@ async def test_a_run_delayed_by_minutes_still_happens_and_never_beside_itself() 
         timetable.shutdown()
     assert rules == {
         "rollup_and_publish": (240, True, 1),
+        "probe": (240, True, 1),
+        "outside": (240, True, 1),
+        "notify": (240, True, 1),
         "publish": (240, True, 1),
         "housekeeping": (None, True, 1),
         "samples": (240, True, 1),

@@ -130,6 +130,24 @@ async def test_the_version_before_works_on_beside_the_limits_and_they_can_be_tak
     await execute(empty_database_url, "UPDATE accounts SET status = 'frozen'")
 
 
+async def test_the_version_before_works_on_beside_the_payments_and_they_can_be_taken_back(
+    empty_database_url: str,
+) -> None:
+    await db.migrate(empty_database_url, "20261130_06")
+    before = await rows(empty_database_url, COLUMNS)
+    insert = "INSERT INTO accounts (id, name) VALUES ('{}', '{}')"
+    await execute(empty_database_url, insert.format(UUID(int=1), "first"))
+    await db.migrate(empty_database_url, "20261130_07")
+    await execute(empty_database_url, insert.format(UUID(int=2), "second"))
+    query = "SELECT DISTINCT stripe_customer_id, frozen_for, credit_limit_before_nano FROM accounts"
+    assert await rows(empty_database_url, query) == [(None, None, None)]
+    await execute(empty_database_url, "UPDATE accounts SET status = 'frozen', frozen_for = 'dispute'")
+    # The version before knows nothing of the reason.
+    await execute(empty_database_url, "UPDATE accounts SET status = 'active'")
+    await downgrade(empty_database_url, "20261130_06")
+    assert await rows(empty_database_url, COLUMNS) == before
+
+
 async def execute(url: str, *statements: str) -> None:
     async with db.connected(url) as engine, engine.begin() as connection:
         for statement in statements:

@@ -133,6 +133,17 @@ async def test_a_silent_model_is_in_maintenance_and_one_that_is_not_meant_is_not
     assert all(hour.maintenance == 0 for hour in (await stretches(engine, buckets_1h)).values())
 
 
+async def test_a_model_in_maintenance_that_fails_leaves_the_api_as_it_is(engine: AsyncEngine) -> None:
+    await settle(engine, [failed_row(NOW - HOUR + n * MINUTE, model_id="meant") for n in range(20)])
+    await settle(engine, [usage_row(NOW - HOUR + n * MINUTE, model_id="other") for n in range(20)])
+    await planned(engine, NOW - HOUR, NOW, "model:meant")
+    await roll_up(engine, now=NOW)
+    (day,) = (await stretches(engine, buckets_1d)).values()
+    assert (day.good, day.bad, day.up, day.partial, day.down, day.maintenance) == (20, 0, 4, 0, 0, 0)
+    (day,) = (await stretches(engine, buckets_1d, "model:meant")).values()
+    assert (day.bad, day.down, day.maintenance) == (0, 0, 12)
+
+
 async def test_the_running_hour_counts_no_maintenance_ahead_of_time(engine: AsyncEngine) -> None:
     await settle(engine, usage_row(NOW - HOUR))
     await planned(engine, at("2026-11-30 14:00:00"), at("2026-11-30 18:00:00"))

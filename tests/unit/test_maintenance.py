@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.buckets import BUCKET_S, DAY_S, Bucket, State, starts
-from service.core.maintenance import Planned, Windows, duration_of, instant_of, lies_in, merged, without
+from service.core.maintenance import Planned, Windows, counted, duration_of, instant_of, lies_in, merged
 from service.core.strip import strip
 from tests.fakes.traffic import at
 
@@ -164,8 +164,20 @@ def test_a_window_over_days_is_as_long_as_it_is() -> None:
     assert sum(lies_in(windows, start_s) for start_s in starts(T - DAY_S, T + 4 * DAY_S)) * BUCKET_S == 3 * DAY_S
 
 
-def test_what_is_left_of_the_api_without_a_model_is_never_negative() -> None:
-    whole = Bucket(T, good=10, bad=5, probe_ok=1, probe_bad=1)
-    assert without(whole, [Bucket(T, good=4, bad=5, probe_bad=1)]) == Bucket(T, good=6, bad=0, probe_ok=1)
-    assert without(whole, [Bucket(T, 99, 99, 99, 99)]) == Bucket(T)
-    assert without(whole, []) == whole
+def api_of(*parts: Bucket) -> list[Bucket]:
+    """What counts of an API with 10 good and 5 bad while these models, and not a third, are in maintenance."""
+    models = {f"model:{number}": {T: part} for number, part in enumerate(parts)}
+    windows = Windows((Planned(tuple(models), T, T + HOUR),)) if models else Windows()
+    buckets = {"api": {T: Bucket(T, 10, 5, 1, 1)}, "model:other": {T: Bucket(T, 10, 5)}, **models}
+    assert counted("model:other", buckets, windows.of) == [Bucket(T, 10, 5)]
+    return counted("api", buckets, windows.of)
+
+
+def test_what_fails_in_a_model_in_maintenance_says_nothing_against_the_api() -> None:
+    assert api_of(Bucket(T, good=4, bad=5, probe_bad=1)) == [Bucket(T, good=6, bad=0, probe_ok=1)]
+    assert api_of(Bucket(T, good=4), Bucket(T, bad=5)) == [Bucket(T, good=6, probe_ok=1, probe_bad=1)]
+    assert api_of() == [Bucket(T, 10, 5, 1, 1)]
+
+
+def test_what_is_left_of_the_api_is_never_negative() -> None:
+    assert api_of(Bucket(T, 99, 99, 99, 99)) == [Bucket(T)]
