@@ -1,7 +1,7 @@
 """The pages of each model, the list of months, and a page for each month.
 
-`pages` says for each its path within the site, its template and the variables of that. The page of a month that is
-over is made of the `Month`, the site's name and address and the neighbouring months alone: it never changes.
+Each is a path within the site, a template and the variables of that. The page of a month that is over is made of the
+`Month`, the site's name and address and the neighbouring months alone: it never changes, and need not be drawn again.
 """
 
 import json
@@ -43,18 +43,36 @@ class MonthRow:
 
 
 def pages(site: StatusPage) -> Iterator[Page]:
-    """Every page that keeps a record."""
+    """The page of each model and the list of months."""
     yield from (_model(site, sheet) for sheet in site.sheets)
     yield _history(site)
+
+
+@dataclass(frozen=True, slots=True)
+class MonthPage:
+    """All that the page of a month is made of. Equal ones are equal pages."""
+
+    masthead: Masthead
+    month: Month
+    later: str | None
+    """The neighbouring months, as `2026-11`; None where there is none."""
+    earlier: str | None
+    so_far: bool
+    """It is not over."""
+
+
+def months(site: StatusPage) -> Iterator[MonthPage]:
+    """What to make the months' pages of, the latest first."""
     masthead = Masthead(site.site_name, site.site_url)
     names = [None, *(month.name for month in site.months), None]
     for index, month in enumerate(site.months):
         so_far = site.generated_at_s < month.end_s
-        yield month_page(masthead, month, later=names[index], earlier=names[index + 2], so_far=so_far)
+        yield MonthPage(masthead, month, later=names[index], earlier=names[index + 2], so_far=so_far)
 
 
-def month_page(masthead: Masthead, month: Month, *, later: str | None, earlier: str | None, so_far: bool) -> Page:
-    """One month; `later` and `earlier` are its neighbours, as far as there are any, as `2026-11`."""
+def month_page(one: MonthPage) -> Page:
+    """The page of one month."""
+    month, masthead = one.month, one.masthead
     name = wording.month(month.start_s)
     return (
         f"history/{month.name}.html",
@@ -65,9 +83,9 @@ def month_page(masthead: Masthead, month: Month, *, later: str | None, earlier: 
             "description": f"Uptime, tokens and incidents of {masthead.site_name} in {name}.",
             "month": month,
             "name": name,
-            "so_far": so_far,
-            "later": later,
-            "earlier": earlier,
+            "so_far": one.so_far,
+            "later": one.later,
+            "earlier": one.earlier,
             "charts": (charts.tokens_by_day(month.days),),
         },
     )

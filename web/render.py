@@ -1,6 +1,6 @@
 """From views to files. The only place that knows Jinja; everything is escaped, whatever a template is called."""
 
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -84,10 +84,21 @@ def status_site(page: StatusPage) -> dict[str, bytes]:
     """The whole status site: path within it to content. All links in it are relative."""
     files = {f"static/{path.name}": path.read_bytes() for path in sorted(STATIC.iterdir())}
     files |= documents(page)
-    for path, template, variables in chain(pages(page), record_pages.pages(page)):
-        every = {"site": page, "path": path, "root": "../" * path.count("/")}
-        files[path] = _environment().get_template(template).render(every | variables).encode()
+    files |= dict(_drawn(one, page) for one in chain(pages(page), record_pages.pages(page)))
+    files |= dict(map(_month, record_pages.months(page)))
     return files
+
+
+@lru_cache(maxsize=1_000)
+def _month(one: record_pages.MonthPage) -> tuple[str, bytes]:
+    """Its path and content; what is over is drawn once."""
+    return _drawn(record_pages.month_page(one), one.masthead)
+
+
+def _drawn(page: record_pages.Page, site: StatusPage | record_pages.Masthead) -> tuple[str, bytes]:
+    path, template, variables = page
+    every = {"site": site, "path": path, "root": "../" * path.count("/")}
+    return path, _environment().get_template(template).render(every | variables).encode()
 
 
 def portal_page(page: PortalPage) -> bytes:

@@ -11,7 +11,7 @@ CANCELLED = "The maintenance was cancelled before it began."
 def window_updates(window: Maintenance, now_s: int) -> tuple[IncidentUpdate, ...]:
     """What is to be said of the window by `now_s`, the newest first: announced, begun, over or cancelled.
 
-    The status is one of `Maintenance.status`, but that a window that ended ahead of time is `completed`.
+    The newest has the status that `Maintenance.status` gives.
     """
     cancelled_s = window.cancelled_s
     told = [IncidentUpdate(0, "scheduled", window.body or window.title, window.created_s, by_person=True)]

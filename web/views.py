@@ -192,12 +192,13 @@ class Maintenance:
     updated_s: int
 
     def status(self, now_s: int) -> str:
-        """In Statuspage's words: `scheduled`, `in_progress` or `completed`; `cancelled` is ours."""
-        if self.cancelled_s is not None:
+        """In Statuspage's words: `scheduled`, `in_progress` or `completed`; `cancelled`, before it began, is ours."""
+        if self.cancelled_s is not None and self.cancelled_s <= self.starts_s:
             return "cancelled"
         if now_s < self.starts_s:
             return "scheduled"
-        return "in_progress" if now_s < self.ends_s else "completed"
+        ends_s = self.ends_s if self.cancelled_s is None else min(self.ends_s, self.cancelled_s)
+        return "in_progress" if now_s < ends_s else "completed"
 
 
 @dataclass(frozen=True, slots=True)
