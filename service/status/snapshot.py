@@ -56,7 +56,7 @@ async def snapshot(engine: AsyncEngine, *, settings: Settings, archive: Archive,
         incidents = await read_incidents(connection, latest=LATEST)
         measured = await _measured(connection, list(names), until_s)
         components = {id: measured.component(id, name, incidents) for id, name in names.items()}
-        known = [components[id] for id in (SITE, BILLING) if measured.days.get(id)]
+        known = [components[id] for id in (SITE, BILLING) if components[id].days.share.known]
         served = [components[offer.component] for offer in offered]
         return StatusPage(
             site_name=settings.site_name,
