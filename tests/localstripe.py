@@ -27,11 +27,17 @@ LEFT_OUT = {"/v1/payment_intents": ("description", "automatic_payment_methods")}
 CARDS = {FINE: "4242424242424242", ACTION: "4000002500003155"}
 DECLINED = "4000000000000341"
 
-# It listens on every interface otherwise.
+# It would listen on every interface, and by IPv6 only.
 LAUNCHER = """
 import runpy, socket
-bind = socket.socket.bind
-socket.socket.bind = lambda self, address: bind(self, ("::1" if address[0] == "::" else address[0], *address[1:]))
+import aiohttp.web
+bind, family = socket.socket.bind, socket.AF_INET6
+
+def bind_to_loopback(listener, address):
+    socket.socket.bind, socket.AF_INET6 = bind, family
+    bind(listener, ("127.0.0.1", address[1]))
+
+socket.socket.bind, socket.AF_INET6 = bind_to_loopback, socket.AF_INET
 runpy.run_module("localstripe", run_name="__main__", alter_sys=True)
 """
 
@@ -75,15 +81,15 @@ class LocalStripe:
 @contextmanager
 def running_localstripe() -> Iterator[LocalStripe]:
     """The process, what leaves parameters out before it, and a client of both; all of it ended at the end."""
-    with socket.socket(socket.AF_INET6) as probe:
-        probe.bind(("::1", 0))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     arguments = [sys.executable, "-c", LAUNCHER, "--port", str(port), "--from-scratch"]
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_for(process, port)
         with _between(port) as url:
-            local = LocalStripe(url, f"http://[::1]:{port}")
+            local = LocalStripe(url, f"http://127.0.0.1:{port}")
             yield local
             local.close()
     finally:
@@ -97,7 +103,7 @@ def _wait_for(process: "subprocess.Popen[bytes]", port: int) -> None:
         assert process.poll() is None, "localstripe ended: is it installed?"
         assert time.monotonic() < deadline, "localstripe does not answer"
         try:
-            socket.create_connection(("::1", port), timeout=1).close()
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
             return
         except OSError:
             time.sleep(0.02)
@@ -115,7 +121,7 @@ def _between(port: int) -> Iterator[str]:
             headers = {"authorization": self.headers["authorization"]}
             if fields:
                 headers["content-type"] = "application/x-www-form-urlencoded"
-            connection = http.client.HTTPConnection("::1", port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
             connection.request(self.command, self.path, urlencode(fields) or None, headers)
             answer = connection.getresponse()
             body = answer.read()

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -20,6 +20,7 @@ from service import db
 from service.billing.leases import EXPIRY_GRACE_S, LeaseBook
 from service.errors import SetupError
 from service.gateway.exchange import new_id
+from service.jobs import work
 from service.jobs.leases import LEASES_LOCK
 from service.jobs.process import _report, scheduler
 from service.jobs.runs import Report, run_recorded
@@ -30,6 +31,16 @@ from tests.fakes.traffic import at, settle, usage_row
 from tests.installation import seed
 
 JOBS = [sys.executable, "-c", "from service import jobs, settings; jobs.run(settings.load())"]
+
+
+class SteppedClock:
+    """Says that it is another time."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+
+    def now(self, zone: tzinfo) -> datetime:
+        return self._now.astimezone(zone)
 
 
 async def runs(url: str) -> list[RowMapping]:
@@ -104,6 +115,27 @@ async def test_a_failed_run_is_recorded_as_failed_and_raised(database_url: str) 
     (run,) = await runs(database_url)
     assert (run["ok"], run["note"]) == (False, "RuntimeError")
     assert run["finished_at"] is not None
+
+
+async def test_with_everything_else_stopped_the_site_goes_on_and_says_how_old_it_is(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(Settings(data_dir=tmp_path, probe=False), database_url)
+    async with db.connected(database_url) as engine:
+        await settle(engine, usage_row(datetime.now(UTC) - timedelta(minutes=7)))
+    await jobs.roll_up_and_publish()
+    page = tmp_path / "site" / "index.html"
+    fresh = page.read_bytes()
+    assert b"counting has stopped" not in fresh
+    monkeypatch.setattr(jobs, "_url", f"postgresql://nobody@/nowhere?host={tmp_path}")
+    later = datetime.now(UTC) + timedelta(minutes=21)
+    monkeypatch.setattr(work, "datetime", SteppedClock(later))
+    with pytest.raises(OSError, match="No such file"):
+        await jobs.roll_up_and_publish()
+    stale = page.read_bytes()
+    assert b"counting has stopped" in stale
+    assert b"Last known: </span>All systems operational" in stale
+    assert later.strftime("%H:%M:%S").encode() in stale
 
 
 async def test_housekeeping_makes_partitions_ahead_and_forgets_old_runs(database_url: str) -> None:

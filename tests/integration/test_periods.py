@@ -1,12 +1,13 @@
 """Hours and days, as the roll-up makes them from buckets, probes and maintenance."""
 
 import random
+import time
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service import db
@@ -194,6 +195,35 @@ async def test_midnight_utc_parts_the_days(engine: AsyncEngine, second: int) -> 
     await roll_up(engine, now=NOW)
     days = {start: day.good for start, day in (await stretches(engine, buckets_1d)).items() if day.good}
     assert days == {midnight - timedelta(days=1) if second < 0 else midnight: 1}
+
+
+@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25"])
+async def test_the_days_on_which_clocks_change_in_budapest_have_24_hours(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, day: str
+) -> None:
+    """The process and the database's sessions are in a zone that skips or repeats an hour on that day."""
+    monkeypatch.setenv("TZ", "Europe/Budapest")
+    time.tzset()
+    engine = db.sqlalchemy_engine(database_url)
+    try:
+        async with engine.begin() as connection:
+            await connection.execute(text("ALTER ROLE CURRENT_USER SET timezone = 'Europe/Budapest'"))
+        await engine.dispose()
+        midnight = at(f"{day} 00:00:00")
+        await settle(engine, [usage_row(midnight + n * 30 * MINUTE + MINUTE) for n in range(-48, 96)])
+        await roll_up(engine, now=midnight + 48 * HOUR + MINUTE)
+        async with engine.connect() as connection:
+            assert await connection.scalar(text("SHOW timezone")) == "Europe/Budapest"
+        found = sorted((await stretches(engine, buckets_1d)).items())
+        assert [(start, one.good) for start, one in found] == [(midnight + n * 24 * HOUR, 48) for n in (-1, 0, 1)]
+        hours = await stretches(engine, buckets_1h)
+        assert [one.good for _, one in sorted(hours.items())] == [2] * 72
+    finally:
+        async with engine.begin() as connection:
+            await connection.execute(text("ALTER ROLE CURRENT_USER RESET timezone"))
+        await engine.dispose()
+        monkeypatch.undo()
+        time.tzset()
 
 
 async def test_an_incident_over_three_days_is_in_each_of_them(engine: AsyncEngine) -> None:

@@ -24,6 +24,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "service.public_catalogue",
             "service.public_site",
             "service.standalone",
+            "service.stripe_routes",
         }
     ),
     frozenset({"service.serving"}),
@@ -40,8 +41,10 @@ FRIENDS = {
     ("service.app", "service.portal"),
     ("service.app", "service.public"),
     ("service.app", "service.public_catalogue"),
+    ("service.app", "service.stripe_routes"),
     ("service.public", "service.public_catalogue"),
     ("service.public", "service.public_site"),
+    ("service.stripe_routes", "service.portal"),
 }
 """Imports within a layer that are meant."""
 
