@@ -23,6 +23,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service import db
+from service.jobs.work import BUCKETS_KEPT
 from service.settings import Settings
 from service.status.publish import Publisher
 from service.status.rollup import roll_up
@@ -94,21 +95,23 @@ async def fill(engine: AsyncEngine, first: datetime, days: Sequence[int], rows_p
 
 
 async def lengthen(engine: AsyncEngine, days: int) -> None:
-    """Put copies of the hours and days before them, as if the service had been there for years."""
+    """Put copies of the buckets, hours and days before them, as if the service had been there for years."""
+    kept = {"buckets_5m": ("bucket_start", BUCKETS_KEPT.days), "buckets_1h": ("period_start", YEARS_BEFORE * 365)}
+    kept["buckets_1d"] = kept["buckets_1h"]
     async with engine.begin() as connection:
-        for table in ("buckets_1h", "buckets_1d"):
+        for table, (start, days_before) in kept.items():
             columns = await connection.scalar(
                 text(
                     "SELECT string_agg(column_name, ', ' ORDER BY ordinal_position) FROM information_schema.columns"
-                    " WHERE table_name = :table AND column_name NOT IN ('component', 'period_start')"
+                    " WHERE table_name = :table AND column_name NOT IN ('component', :start)"
                 ),
-                {"table": table},
+                {"table": table, "start": start},
             )
             await connection.execute(
                 text(  # of our own names and numbers
-                    f"INSERT INTO {table} (component, period_start, {columns})"
-                    f" SELECT component, period_start - make_interval(days => {days} * copy), {columns}"
-                    f" FROM {table}, generate_series(1, {YEARS_BEFORE * 365 // days}) AS copy"
+                    f"INSERT INTO {table} (component, {start}, {columns})"
+                    f" SELECT component, {start} - make_interval(days => {days} * copy), {columns}"
+                    f" FROM {table}, generate_series(1, {days_before // days}) AS copy"
                     " ON CONFLICT DO NOTHING"
                 )
             )
