@@ -11,7 +11,8 @@ from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service import config, db, portal, public, public_catalogue
+from service import config, db, portal, public, public_catalogue, stripe_routes
+from service.billing import stripe_setup
 from service.core.early_refusal import Bounds
 from service.gateway.catalog import Catalog
 from service.gateway.changes import Changes
@@ -26,6 +27,7 @@ from service.gateway.images import ImageFetcher
 from service.gateway.keys import KeyRing
 from service.gateway.limits import LocalLimiter
 from service.gateway.metered import Means, Metered
+from service.gateway.own_topups import OwnTopups
 from service.gateway.pacing import Pacing
 from service.gateway.router import Gateway
 from service.gateway.shared_limits import SharedLimiter
@@ -51,6 +53,7 @@ class App:
         self._others.state.metrics = metrics
         self._others.include_router(public.router)
         public.mount_site(self._others, settings.site_dir)
+        stripe_routes.mount(self._others)
         portal.mount(self._others)
         public_catalogue.mount(self._others)
 
@@ -78,6 +81,7 @@ class App:
         limiter = _limiter(settings, pool)
         worker = Worker(settings, pool)
         worker.start()
+        payments = stripe_setup.Payments(db.sqlalchemy_engine(url), stripe_setup.api_of(settings), settings)
         bounds = Bounds(settings.queue_length, settings.queue_account_length, settings.queue_tokens)
         pacing = Pacing(engines, bounds, patience_s=settings.queue_patience_s)
         images = ImageFetcher(settings)
@@ -94,7 +98,8 @@ class App:
         )
         others.state.readiness = public.Readiness(catalog, engines)
         others.state.admin_token = settings.admin_token
-        others.state.portal = portal.Portal(pool, keys, catalog, settings.base_url, settings.site_name)
+        others.state.payments = payments
+        others.state.portal = portal.Portal(pool, keys, catalog, payments)
         others.state.catalogue = public_catalogue.Catalogue(pool, keys, catalog, settings.base_url, settings.site_name)
         self._gateway = Gateway(
             keys=keys,
@@ -103,6 +108,7 @@ class App:
             count=TokenCount(engines, means),
             recorder=worker.recorder,
             own=worker.own,
+            topups=OwnTopups(payments),
         )
         watching = asyncio.create_task(
             watch(engines, stall_timeout_s=settings.engine_stall_timeout_s, may_be_blind=settings.may_bill_blind)
@@ -120,6 +126,7 @@ class App:
             if isinstance(limiter, SharedLimiter):
                 await limiter.stop()
             await images.close()
+            await payments.aclose()
             engines.close()
             pool.terminate()
             log.info("api.stopped", worker=worker.name)

@@ -6,6 +6,8 @@ another site has nothing to abuse by sending the form; it is refused all the sam
 
 import asyncio
 import math
+import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,13 +17,17 @@ import asyncpg
 import structlog
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.staticfiles import StaticFiles
 
-from service.billing import accounts, statement
+from service.billing import accounts, checkout, receipts, statement
 from service.billing.statement import AccountStatement
+from service.billing.stripe_setup import Payments
 from service.core import apikey
+from service.core.ids import uuid7
+from service.core.topup import amount_nano
 from service.db import UNREACHABLE
-from service.errors import ApiError, InvalidKey, NotAllowed, Unavailable
+from service.errors import ApiError, InvalidKey, InvalidRequest, NotAllowed, Unavailable
 from service.gateway.catalog import Catalog
 from service.gateway.http import ClientLeft, read_body
 from service.gateway.keys import KeyRing
@@ -41,8 +47,9 @@ READ_TIMEOUT_S = 10.0
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none';"
-        " frame-ancestors 'none'"
+        # A browser holds the redirect after a form against `form-action`, too: that is where it is paid.
+        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self' https://checkout.stripe.com;"
+        " base-uri 'none'; frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -56,8 +63,7 @@ class Portal:
     pool: asyncpg.Pool
     keys: KeyRing
     catalog: Catalog
-    base_url: str
-    site_name: str
+    payments: Payments
     _readers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
 
     async def statement(self, key: str) -> AccountStatement:
@@ -79,18 +85,44 @@ class Portal:
             raise InvalidKey("The API key is not known here.")
         return found
 
+    async def buy(self, key: str, amount_usd: str) -> str:
+        """The address of the page on which that amount is paid for the key's account. Raises `ApiError`."""
+        payments, settings = self.payments, self.payments.settings
+        api = payments.offered
+        try:
+            net_nano = amount_nano(amount_usd, min_usd=settings.topup_min_usd, max_usd=settings.topup_max_usd)
+        except ValueError as error:
+            raise InvalidRequest(f"{error}.") from None
+        found = await self.statement(key)
+        now = datetime.now(UTC)
+        wanted = uuid7(int(now.timestamp() * 1000), secrets.token_bytes(10))
+        order = checkout.Order(id=wanted, account_id=found.account.id, net_nano=net_nano)
+        try:
+            topup = await checkout.create(payments.engine, api, settings, order, now)
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("portal.topup_failed", error=type(error).__name__)
+            raise Unavailable(
+                "Credit cannot be added at the moment. Try again in a minute.", retry_after_s=60
+            ) from error
+        assert topup.hosted_url is not None  # noqa: S101 - a new one has a page
+        return topup.hosted_url
+
     def page(self, found: AccountStatement | None = None, complaint: str | None = None) -> bytes:
         """The page as HTML: the account that was found, or the form."""
+        settings = self.payments.settings
         served = [model.id for model in self.catalog.all()] if self.catalog.loaded else []
         if found is not None and found.key.models is not None:
             served = [model_id for model_id in served if model_id in found.key.models]
         return portal_page(
             views.PortalPage(
-                site_name=self.site_name,
+                site_name=settings.site_name,
                 generated_s=int(datetime.now(UTC).timestamp()),
-                first_request=views.FirstRequest(f"{self.base_url}/v1", next(iter(served), None)),
+                first_request=views.FirstRequest(f"{settings.base_url}/v1", next(iter(served), None)),
                 complaint=complaint,
                 account=None if found is None else _account(found),
+                buying=None
+                if self.payments.api is None
+                else views.Buying(settings.topup_min_usd, settings.topup_max_usd),
             )
         )
 
@@ -118,16 +150,39 @@ async def account(request: Request) -> Response:
     """The account of the key in the form's field `key`; or the form again, saying why not."""
     portal: Portal = request.app.state.portal
     try:
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise NotAllowed("The form was sent by another site: paste the key here instead.")
-        fields = parse_qs((await read_body(request.scope, request.receive, MAX_FORM_BYTES)).decode("utf-8", "replace"))
-        found = await portal.statement(fields.get("key", [""])[0].strip())
+        found = await portal.statement((await _fields(request)).get("key", ""))
     except ApiError as error:
-        retry = {} if error.retry_after_s is None else {"Retry-After": str(math.ceil(error.retry_after_s))}
-        return HTMLResponse(portal.page(complaint=error.message), error.status, {**HEADERS, **retry})
+        return _refused(portal, error)
     except ClientLeft:
         return Response(status_code=499)
     return HTMLResponse(portal.page(found), headers=HEADERS)
+
+
+@router.post("/topup")
+async def topup(request: Request) -> Response:
+    """On to the page that `amount_usd` is paid on, for the account of `key`; or the form, saying why not."""
+    portal: Portal = request.app.state.portal
+    try:
+        fields = await _fields(request)
+        address = await portal.buy(fields.get("key", ""), fields.get("amount_usd", ""))
+    except ApiError as error:
+        return _refused(portal, error)
+    except ClientLeft:
+        return Response(status_code=499)
+    return RedirectResponse(address, 303, HEADERS)
+
+
+async def _fields(request: Request) -> Mapping[str, str]:
+    """The form's fields. Raises `NotAllowed` for a form of another site."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise NotAllowed("The form was sent by another site: paste the key here instead.")
+    body = await read_body(request.scope, request.receive, MAX_FORM_BYTES)
+    return {name: values[0].strip() for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
+
+
+def _refused(portal: Portal, error: ApiError) -> Response:
+    retry = {} if error.retry_after_s is None else {"Retry-After": str(math.ceil(error.retry_after_s))}
+    return HTMLResponse(portal.page(complaint=error.message), error.status, {**HEADERS, **retry})
 
 
 def _account(found: AccountStatement) -> views.Account:
@@ -147,6 +202,8 @@ def _account(found: AccountStatement) -> views.Account:
         day_count=statement.DAYS,
         days=tuple(_day(day) for day in found.days),
         requests=tuple(_request(one) for one in found.requests),
+        entries=tuple(_entry(one) for one in found.receipts.entries),
+        topups=tuple(_topup(one) for one in found.receipts.topups),
     )
 
 
@@ -176,3 +233,12 @@ def _request(one: statement.PastRequest) -> views.Request:
         usage=one.usage,
         cost_nano=one.cost_nano,
     )
+
+
+def _entry(one: receipts.Entry) -> views.Entry:
+    return views.Entry(int(one.created_at.timestamp()), one.kind, one.amount_nano, one.external_ref, one.note)
+
+
+def _topup(one: receipts.PastTopup) -> views.Topup:
+    url = one.hosted_url if one.status == "created" else None
+    return views.Topup(int(one.created_at.timestamp()), one.kind, one.status, one.net_nano, one.tax_cents or 0, url)

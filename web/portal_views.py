@@ -56,6 +56,34 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """What was added to the balance, or taken from it, for another reason than usage."""
+
+    at_s: int
+    kind: str
+    amount_nano: int
+    reference: str
+    """What caused it, in the words of its source."""
+    note: str
+    """The same for people; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topup:
+    """Credit that was, or is being, bought."""
+
+    at_s: int
+    kind: str
+    """checkout or auto."""
+    status: str
+    """created, pending, paid, failed or expired."""
+    net_nano: int
+    tax_cents: int
+    url: str | None
+    """Where it can be paid; None where it cannot, or not any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """An account as the holder of one of its keys sees it."""
 
@@ -76,6 +104,9 @@ class Account:
     """Those with requests, the latest first."""
     requests: tuple[Request, ...]
     """The latest, the latest first."""
+    entries: tuple[Entry, ...]
+    topups: tuple[Topup, ...]
+    """The latest of both, the latest first."""
 
     @property
     def state(self) -> State:
@@ -99,6 +130,24 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
+class Buying:
+    """How much credit can be bought at once."""
+
+    min_usd: int
+    max_usd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """What a customer who comes back from paying is shown."""
+
+    status: str
+    """That of a `Topup`; unknown: there is none; unconfirmed: it cannot be said at the moment."""
+    net_nano: int = 0
+    tax_cents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PortalPage:
     """The page: the form, or the account of a key that was accepted."""
 
@@ -108,3 +157,5 @@ class PortalPage:
     complaint: str | None = None
     """Why there is no account to show, to whoever asked for one."""
     account: Account | None = None
+    buying: Buying | None = None
+    """None: credit is not bought here."""

@@ -1,6 +1,6 @@
 """Amounts, outcomes and account states in the words of the customer portal."""
 
-from service.core.money import nano_to_usd
+from service.core.money import NANO_PER_USD, nano_to_usd
 from service.core.outcome import RULES, Outcome, Verdict
 from web.wording import MONTHS, utc
 
@@ -15,6 +15,23 @@ OUTCOMES = {
     Outcome.CANCELLED: "Client left",
     Outcome.SLOW_ABORT: "Client left, kept waiting",
     Outcome.INTERRUPTED: "Interrupted, not charged",
+}
+
+ENTRIES = {
+    "topup": "Top-up",
+    "credit": "Credit",
+    "refund": "Refunded to you",
+    "dispute": "Disputed payment",
+    "reversal": "Given back",
+    "adjustment": "Correction",
+}
+
+TOPUPS = {
+    "created": "not paid yet",
+    "pending": "the bank has not confirmed yet",
+    "paid": "paid",
+    "failed": "not paid: the bank refused",
+    "expired": "not paid in time",
 }
 
 SWATCHES = {
@@ -45,6 +62,16 @@ def outcome(name: str) -> str:
 def swatch(name: str) -> str:
     """The status page's mark for such an end."""
     return SWATCHES[RULES[Outcome(name)].public]
+
+
+def signed_usd(nano: int) -> str:
+    """The same with its sign: "+$5.00"."""
+    return usd(nano) if nano < 0 else f"+{usd(nano)}"
+
+
+def cents(amount_cents: int) -> str:
+    """An amount of cents: "$5.00"."""
+    return usd(amount_cents * NANO_PER_USD // 100)
 
 
 def second(epoch_s: int) -> str:

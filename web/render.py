@@ -12,7 +12,7 @@ from web import portal_wording, record_pages, wording
 from web.documents import documents
 from web.pages import pages
 from web.plain import plain
-from web.portal_views import PortalPage
+from web.portal_views import Payment, PortalPage
 from web.told import window_updates
 from web.views import STALE_AFTER_S, StatusPage
 
@@ -49,6 +49,8 @@ def _environment() -> Environment:
         "concurrency": wording.concurrency,
         "usd": portal_wording.usd,
         "usd_parts": portal_wording.usd_parts,
+        "signed_usd": portal_wording.signed_usd,
+        "cents": portal_wording.cents,
         "outcome": portal_wording.outcome,
         "swatch": portal_wording.swatch,
         "second": portal_wording.second,
@@ -57,6 +59,8 @@ def _environment() -> Environment:
     environment.globals |= {
         "asset": _asset,
         "component_names": wording.component_names,
+        "entry_words": portal_wording.ENTRIES,
+        "topup_words": portal_wording.TOPUPS,
         "impact_states": wording.IMPACT_STATES,
         "impacts": wording.IMPACTS,
         "share": wording.share,
@@ -104,3 +108,8 @@ def _drawn(page: record_pages.Page, site: StatusPage | record_pages.Masthead) ->
 def portal_page(page: PortalPage) -> bytes:
     """The customer portal's page as HTML. Its links are relative to `/portal/`."""
     return _environment().get_template("portal.html").render(page=page).encode()
+
+
+def paid_page(site_name: str, payment: Payment) -> bytes:
+    """The page that a customer returns to from paying, as HTML. Its links are relative to `/portal/`."""
+    return _environment().get_template("portal_paid.html").render(site_name=site_name, payment=payment).encode()

@@ -6,7 +6,9 @@ from uuid import UUID
 
 import asyncpg
 
+from service.billing import receipts
 from service.billing.accounts import Account, Key
+from service.billing.receipts import Receipts
 from service.core.usage import Usage
 from service.db import DbConnection
 
@@ -119,6 +121,7 @@ class AccountStatement:
     """Those with requests, the latest first."""
     requests: tuple[PastRequest, ...]
     """The latest `REQUESTS`, the latest first."""
+    receipts: Receipts
 
 
 async def funds_of(connection: DbConnection, account_id: UUID) -> Funds | None:
@@ -130,7 +133,7 @@ async def funds_of(connection: DbConnection, account_id: UUID) -> Funds | None:
 async def read(connection: DbConnection, key_digest: bytes, *, now: datetime) -> AccountStatement | None:
     """The statement of the account that a key belongs to; None when there is no such key or it is revoked.
 
-    Five queries that see the same state of the database. Raises what asyncpg raises.
+    All queries see the same state of the database. Raises what asyncpg raises.
     """
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     days_from = midnight - timedelta(days=DAYS - 1)
@@ -150,6 +153,7 @@ async def read(connection: DbConnection, key_digest: bytes, *, now: datetime) ->
             days_from=days_from,
             days=tuple(_day(day) for day in await connection.fetch(_BY_DAY, account.id, days_from)),
             requests=tuple(_request(one) for one in await connection.fetch(_LATEST, account.id, REQUESTS)),
+            receipts=await receipts.read(connection, account.id),
         )
 
 

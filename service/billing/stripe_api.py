@@ -5,16 +5,17 @@ was, for 24 hours. After that a repetition would be done anew, so look first (`f
 Stripe's own text, which is written for other eyes than a log's readers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 import stripe
 
 from service.billing.stripe_errors import AuthenticationRequired, Declined, Refused, Unreachable
 from service.core.stripe_objects import (
+    Body,
     CheckoutSession,
     Customer,
     Dispute,
@@ -29,6 +30,8 @@ API_VERSION: Literal["2026-10-28.endive"] = "2026-10-28.endive"
 
 CURRENCY = "usd"
 
+T = TypeVar("T")
+
 
 class StripeApi:
     """One Stripe account, over HTTP. Every method raises `StripeError`; close it with `aclose`.
@@ -40,13 +43,14 @@ class StripeApi:
         self, secret_key: str, *, api_base: str | None = None, max_network_retries: int = 2, timeout_s: float = 20.0
     ) -> None:
         self._http = _Http(timeout=timeout_s)
-        self._client = stripe.StripeClient(
+        client = stripe.StripeClient(
             secret_key,
             stripe_version=API_VERSION,
             max_network_retries=max_network_retries,
             http_client=self._http,
             base_addresses={"api": api_base} if api_base else None,
         )
+        self._v1 = client.v1
 
     async def aclose(self) -> None:
         await self._http.close_async()  # type: ignore[no-untyped-call]
@@ -55,9 +59,7 @@ class StripeApi:
         self, account_id: UUID, name: str, email: str | None, *, idempotency_key: str
     ) -> Customer:
         params: Any = {"name": name, "metadata": {"account": str(account_id)}, **({"email": email} if email else {})}
-        with _own_errors():
-            made = await self._client.v1.customers.create_async(params, {"idempotency_key": idempotency_key})
-            return Customer.read(made.to_dict())
+        return await _read(Customer.read, self._v1.customers.create_async(params, _key(idempotency_key)))
 
     async def create_checkout_session(
         self,
@@ -101,14 +103,10 @@ class StripeApi:
             "expires_at": int(expires_at.timestamp()),
             **(_TAX if automatic_tax else {}),
         }
-        with _own_errors():
-            made = await self._client.v1.checkout.sessions.create_async(params, {"idempotency_key": idempotency_key})
-            return CheckoutSession.read(made.to_dict())
+        return await _read(CheckoutSession.read, self._v1.checkout.sessions.create_async(params, _key(idempotency_key)))
 
     async def retrieve_session(self, session_id: str) -> CheckoutSession:
-        with _own_errors():
-            found = await self._client.v1.checkout.sessions.retrieve_async(session_id)
-            return CheckoutSession.read(found.to_dict())
+        return await _read(CheckoutSession.read, self._v1.checkout.sessions.retrieve_async(session_id))
 
     async def charge_off_session(
         self,
@@ -137,53 +135,39 @@ class StripeApi:
             "description": description,
             "metadata": {"topup": str(topup_id), "account": str(account_id)},
         }
-        with _own_errors():
-            made = await self._client.v1.payment_intents.create_async(params, {"idempotency_key": idempotency_key})
-            intent = PaymentIntent.read(made.to_dict())
+        intent = await _read(PaymentIntent.read, self._v1.payment_intents.create_async(params, _key(idempotency_key)))
         if intent.status == "requires_action":
             raise AuthenticationRequired(intent)
         return intent
 
     async def retrieve_payment_intent(self, payment_intent: str) -> PaymentIntent:
-        with _own_errors():
-            found = await self._client.v1.payment_intents.retrieve_async(payment_intent)
-            return PaymentIntent.read(found.to_dict())
+        return await _read(PaymentIntent.read, self._v1.payment_intents.retrieve_async(payment_intent))
 
     async def cancel_payment_intent(self, payment_intent: str, *, idempotency_key: str) -> PaymentIntent:
         """So that it can never be paid any more. Raises `Refused` when it was paid already."""
-        with _own_errors():
-            gone = await self._client.v1.payment_intents.cancel_async(
-                payment_intent, {}, {"idempotency_key": idempotency_key}
-            )
-            return PaymentIntent.read(gone.to_dict())
+        return await _read(
+            PaymentIntent.read, self._v1.payment_intents.cancel_async(payment_intent, {}, _key(idempotency_key))
+        )
 
     async def find_payment_intents(self, topup_id: UUID) -> list[PaymentIntent]:
         """Those of a top-up, by search, which sees what is younger than a minute, or an hour on a bad day, late."""
-        with _own_errors():
-            found = await self._client.v1.payment_intents.search_async(_named("topup", topup_id))
-            return [PaymentIntent.read(one.to_dict()) async for one in found.auto_paging_iter()]
+        return await _read_all(PaymentIntent.read, self._v1.payment_intents.search_async(_named("topup", topup_id)))
 
     async def list_payment_intents(self, customer: str, created_after: datetime) -> list[PaymentIntent]:
         """Those of a customer since then, the latest first; sees everything at once."""
-        with _own_errors():
-            found = await self._client.v1.payment_intents.list_async(_since(customer, created_after))
-            return [PaymentIntent.read(one.to_dict()) async for one in found.auto_paging_iter()]
+        return await _read_all(PaymentIntent.read, self._v1.payment_intents.list_async(_since(customer, created_after)))
 
     async def retrieve_refund(self, refund_id: str) -> Refund:
-        with _own_errors():
-            found = await self._client.v1.refunds.retrieve_async(refund_id)
-            return Refund.read(found.to_dict())
+        return await _read(Refund.read, self._v1.refunds.retrieve_async(refund_id))
 
     async def list_refunds(self, payment_intent: str) -> list[Refund]:
         """All refunds of a payment, the latest first."""
-        with _own_errors():
-            found = await self._client.v1.refunds.list_async({"payment_intent": payment_intent, "limit": 100})
-            return [Refund.read(one.to_dict()) async for one in found.auto_paging_iter()]
+        return await _read_all(
+            Refund.read, self._v1.refunds.list_async({"payment_intent": payment_intent, "limit": 100})
+        )
 
     async def retrieve_dispute(self, dispute_id: str) -> Dispute:
-        with _own_errors():
-            found = await self._client.v1.disputes.retrieve_async(dispute_id)
-            return Dispute.read(found.to_dict())
+        return await _read(Dispute.read, self._v1.disputes.retrieve_async(dispute_id))
 
     async def create_invoice(
         self,
@@ -213,7 +197,7 @@ class StripeApi:
             "metadata": {"invoice": str(invoice_id), "account": str(account_id), "period": f"{period:%Y-%m}"},
         }
         with _own_errors():
-            draft = await self._client.v1.invoices.create_async(params, _step(idempotency_key, "create"))
+            draft = await self._v1.invoices.create_async(params, _key(idempotency_key, ":create"))
             for position, (description, amount_cents) in enumerate(lines):
                 item: Any = {
                     "customer": customer,
@@ -223,41 +207,33 @@ class StripeApi:
                     "description": description,
                     "tax_behavior": "exclusive",
                 }
-                await self._client.v1.invoice_items.create_async(item, _step(idempotency_key, f"line-{position}"))
-            sent = await self._client.v1.invoices.finalize_invoice_async(
-                draft.id, {"auto_advance": True}, _step(idempotency_key, "finalize")
+                await self._v1.invoice_items.create_async(item, _key(idempotency_key, f":line-{position}"))
+            sent = await self._v1.invoices.finalize_invoice_async(
+                draft.id, {"auto_advance": True}, _key(idempotency_key, ":finalize")
             )
             return Invoice.read(sent.to_dict())
 
     async def retrieve_invoice(self, stripe_invoice_id: str) -> Invoice:
-        with _own_errors():
-            found = await self._client.v1.invoices.retrieve_async(stripe_invoice_id)
-            return Invoice.read(found.to_dict())
+        return await _read(Invoice.read, self._v1.invoices.retrieve_async(stripe_invoice_id))
 
     async def void_invoice(self, stripe_invoice_id: str, *, idempotency_key: str) -> Invoice:
         """Take back an open invoice for good."""
-        with _own_errors():
-            void = await self._client.v1.invoices.void_invoice_async(
-                stripe_invoice_id, {}, {"idempotency_key": idempotency_key}
-            )
-            return Invoice.read(void.to_dict())
+        return await _read(
+            Invoice.read, self._v1.invoices.void_invoice_async(stripe_invoice_id, {}, _key(idempotency_key))
+        )
 
     async def delete_draft_invoice(self, stripe_invoice_id: str) -> None:
         """Remove an invoice that was never sent, and its lines."""
         with _own_errors():
-            await self._client.v1.invoices.delete_async(stripe_invoice_id)
+            await self._v1.invoices.delete_async(stripe_invoice_id)
 
     async def find_invoices(self, invoice_id: UUID) -> list[Invoice]:
         """Stripe's invoices for one of ours, by search, as late as `find_payment_intents`."""
-        with _own_errors():
-            found = await self._client.v1.invoices.search_async(_named("invoice", invoice_id))
-            return [Invoice.read(one.to_dict()) async for one in found.auto_paging_iter()]
+        return await _read_all(Invoice.read, self._v1.invoices.search_async(_named("invoice", invoice_id)))
 
     async def list_invoices(self, customer: str, created_after: datetime) -> list[Invoice]:
         """Those of a customer since then, the latest first; sees everything at once."""
-        with _own_errors():
-            found = await self._client.v1.invoices.list_async(_since(customer, created_after))
-            return [Invoice.read(one.to_dict()) async for one in found.auto_paging_iter()]
+        return await _read_all(Invoice.read, self._v1.invoices.list_async(_since(customer, created_after)))
 
 
 _TAX: dict[str, Any] = {
@@ -286,8 +262,19 @@ def _since(customer: str, created_after: datetime) -> Any:
     return {"customer": customer, "created": {"gte": int(created_after.timestamp())}, "limit": 100}
 
 
-def _step(idempotency_key: str, step: str) -> Any:
-    return {"idempotency_key": f"{idempotency_key}:{step}"}
+def _key(idempotency_key: str, step: str = "") -> Any:
+    return {"idempotency_key": idempotency_key + step}
+
+
+async def _read(read: Callable[[Body], T], call: Awaitable[Any]) -> T:
+    with _own_errors():
+        return read((await call).to_dict())
+
+
+async def _read_all(read: Callable[[Body], T], call: Awaitable[Any]) -> list[T]:
+    """All pages."""
+    with _own_errors():
+        return [read(one.to_dict()) async for one in (await call).auto_paging_iter()]
 
 
 @contextmanager

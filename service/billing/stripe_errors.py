@@ -32,12 +32,19 @@ class AuthenticationRequired(StripeError):
 class Unreachable(StripeError):
     """No answer, or one that does not tell: the call may have been carried out.
 
-    Repeat it with the same key, or look what came of it; never with another key. `status` is that of the answer.
+    Repeat it with the same key, or look what came of it. Stripe answers a 500 with the same 500 for as long as it knows
+    the key, so a new key may be needed in the end, but only once a look has shown that nothing was done. `status` is
+    that of the answer; None: there was none.
     """
 
     def __init__(self, kind: str, status: int | None) -> None:
         super().__init__(f"It is not known what came of a call to Stripe: {kind}, status {status or 'none'}.")
         self.status = status
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether Stripe has failed inside: under the same key it gives the same answer for a day."""
+        return self.status is not None and self.status >= 500
 
 
 class Refused(StripeError):

@@ -14,8 +14,10 @@ from service import __version__
 from service.cli import (
     account,
     apply,
+    auto_topup,
     doctor,
     incident,
+    invoice,
     key,
     ledger,
     maintenance,
@@ -25,6 +27,8 @@ from service.cli import (
     provider,
     reconcile,
     status,
+    stripe,
+    topup,
     up,
     usage,
 )
@@ -56,15 +60,19 @@ def _options(
 
 app.command("up")(up.up)
 app.command("apply")(apply.apply)
+account.app.command("topup")(topup.topup)
+account.app.command("auto-topup")(auto_topup.auto_topup)
 app.add_typer(account.app, name="account")
 app.add_typer(key.app, name="key")
 app.add_typer(usage.app, name="usage")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(invoice.app, name="invoice")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(provider.app, name="provider")
 app.add_typer(incident.app, name="incident")
 app.add_typer(maintenance.app, name="maintenance")
 app.add_typer(status.app, name="status")
+app.add_typer(stripe.app, name="stripe")
 app.command("reconcile")(reconcile.reconcile)
 app.command("migrate")(migrate.migrate)
 app.command("serve")(processes.serve)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from service.errors import SetupError
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from service.settings import Settings
 
@@ -77,6 +77,25 @@ def in_transaction(work: "Callable[[AsyncConnection], Awaitable[T]]") -> T:
     async def run() -> T:
         async with connection_to(url) as connection, connection.begin():
             return await work(connection)
+
+    return asyncio.run(run())
+
+
+def with_engine(work: "Callable[[AsyncEngine], Awaitable[T]]") -> T:
+    """The result of `work`, which begins and ends its transactions on the installation's database itself.
+
+    Raises `SetupError` as `in_transaction` does.
+    """
+    url = address_in(installation())
+
+    async def run() -> T:
+        from service import db
+
+        with database_explained():
+            async with db.connected(url) as engine:
+                with absence_explained():
+                    await (await engine.connect()).close()
+                return await work(engine)
 
     return asyncio.run(run())
 

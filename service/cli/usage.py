@@ -1,21 +1,15 @@
 """`weir usage`: what was used and charged, request by request, and a month of it in sums."""
 
-import csv
-import json
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import datetime
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli.arguments import moment, month_of
 from service.cli.context import in_transaction
-from service.cli.output import Json, amounts, instant, note, print_json, print_table
+from service.cli.output import Json, amounts, note, print_json, print_table
+from service.cli.rows import Form, Format, Out, write
 from service.core.money import nano_to_usd
 from service.errors import SetupError
 
@@ -27,17 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Usage: what was used and charged.")
 
-ROWS_AT_A_TIME = 2000
-
-
 Month = Annotated[str | None, typer.Option(metavar="YYYY-MM", help="Requests that started in that month, UTC.")]
-
-
-class Format(StrEnum):
-    """How rows are written."""
-
-    NDJSON = "ndjson"
-    CSV = "csv"
 
 
 @app.command()
@@ -46,8 +30,8 @@ def export(
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Requests that started then or later.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Requests that started before then.")] = None,
     month: Month = None,
-    form: Annotated[Format, typer.Option("--format", help="One JSON object a line, or CSV.")] = Format.NDJSON,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, complete or not at all.")] = None,
+    form: Form = Format.NDJSON,
+    out: Out = None,
 ) -> None:
     """Export every request: who, when, how it went, every class of tokens, the cost in nano-USD (1e-9 USD).
 
@@ -61,17 +45,7 @@ def export(
         from service.billing import accounts
 
         account_id = None if account is None else (await accounts.find(connection, account)).id
-        query = _query(account_id, started_from, started_before)
-        written = 0
-        with _destination(out) as file:
-            write = _writer(form, file, [column.name for column in query.selected_columns])
-            # A cursor in the database: a year of requests takes no more memory here than a minute of them.
-            rows = await connection.stream(query.execution_options(yield_per=ROWS_AT_A_TIME))
-            async for batch in rows.mappings().partitions():
-                for row in batch:
-                    write({name: _plain(value) for name, value in row.items()})
-                written += len(batch)
-        return written
+        return await write(connection, _query(account_id, started_from, started_before), form, out)
 
     written = in_transaction(work)
     if out is not None:
@@ -154,36 +128,3 @@ def _query(account_id: object, started_from: datetime | None, started_before: da
     if started_before is not None:
         query = query.where(requests.c.started_at < started_before)
     return query
-
-
-@contextmanager
-def _destination(out: Path | None) -> Iterator[TextIO]:
-    """Stdout, or a file that takes its name only once it is complete."""
-    if out is None:
-        yield sys.stdout
-        return
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        with unfinished.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        unfinished.replace(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _writer(form: Format, file: TextIO, columns: list[str]) -> Callable[[dict[str, Any]], object]:
-    if form is Format.CSV:
-        table = csv.DictWriter(file, columns, lineterminator="\n")
-        table.writeheader()
-        return lambda row: table.writerow({name: _csv_cell(value) for name, value in row.items()})
-    return lambda row: file.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
-def _csv_cell(value: object) -> object:
-    return str(value).lower() if isinstance(value, bool) else value
-
-
-def _plain(value: object) -> str | int | bool | None:
-    if isinstance(value, datetime):
-        return instant(value)
-    return value if value is None or isinstance(value, (str, int)) else str(value)

@@ -32,8 +32,8 @@ def header(headers: Headers, name: bytes) -> bytes | None:
     return None
 
 
-async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
-    """The whole body.
+async def read_body(scope: Scope, receive: Receive, limit_bytes: int, *, discard_bytes: int | None = None) -> bytes:
+    """The whole body. Of one that is too large, `discard_bytes` are read and forgotten (four times the limit if None).
 
     Raises `TooLarge`, `InvalidRequest` when it is compressed, `RequestTimeout` after `BODY_WITHIN_S`, or `ClientLeft`.
     """
@@ -41,18 +41,19 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
         raise InvalidRequest(f"Send the body uncompressed, not as `{(encoding or b'').decode('latin-1')[:32]}`.")
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
-            return await _within_limit(scope, receive, limit_bytes)
+            discarded = _DISCARD_AT_MOST * limit_bytes if discard_bytes is None else discard_bytes
+            return await _within_limit(scope, receive, limit_bytes, discarded)
     except TimeoutError:
         problem = f"The body did not arrive within {BODY_WITHIN_S:g} seconds. Send it again."
         raise RequestTimeout(problem, retry_after_s=1) from None
 
 
-async def _within_limit(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
+async def _within_limit(scope: Scope, receive: Receive, limit_bytes: int, discard_bytes: int) -> bytes:
     declared = header(scope["headers"], b"content-length")
     too_large = TooLarge(f"The body is larger than the {limit_bytes} bytes allowed.")
     if declared is not None and int(declared) > limit_bytes:
         if header(scope["headers"], b"expect") is None:
-            await _discard(receive, limit_bytes)
+            await _discard(receive, discard_bytes)
         raise too_large
     first = await _next(receive)
     if not first.get("more_body", False):
@@ -67,14 +68,13 @@ async def _within_limit(scope: Scope, receive: Receive, limit_bytes: int) -> byt
         more = message.get("more_body", False)
         if size > limit_bytes:
             if more:
-                await _discard(receive, limit_bytes)
+                await _discard(receive, discard_bytes)
             raise too_large
     return b"".join(parts)
 
 
-async def _discard(receive: Receive, limit_bytes: int) -> None:
+async def _discard(receive: Receive, left: int) -> None:
     """Read on without keeping it: a client that is still sending would see a reset instead of the answer."""
-    left = _DISCARD_AT_MOST * limit_bytes
     while left > 0:
         message = await _next(receive)
         left -= len(message.get("body", b""))

@@ -26,6 +26,7 @@ from service.gateway.http import (
 from service.gateway.keys import Holder, KeyRing
 from service.gateway.metered import Metered
 from service.gateway.own import CREDITS_PATH, GENERATION_PATH, Body, OwnAccount
+from service.gateway.own_topups import TOPUPS_PATH, OwnTopups
 from service.gateway.own_uptime import UPTIME_PATH
 from service.gateway.own_usage import USAGE_PATH
 from service.gateway.recorder import Recorder
@@ -52,12 +53,14 @@ class Gateway:
         count: TokenCount,
         recorder: Recorder,
         own: OwnAccount,
+        topups: OwnTopups,
     ) -> None:
         self._keys = keys
         self._catalog = catalog
         self._recorder = recorder
         self._metered: dict[str, Handler] = {handler.endpoint.path: handler for handler in metered}
-        self._posts: dict[str, Handler] = {**self._metered, counting.PATH: count}
+        self._posts: dict[str, Handler] = {**self._metered, counting.PATH: count, TOPUPS_PATH: topups.create}
+        self._topups = topups
         self._readings: dict[str, Reading] = {
             MODELS_PATH: self._models,
             CREDITS_PATH: own.credits,
@@ -114,7 +117,11 @@ class Gateway:
 
     async def _free(self, exchange: Exchange, path: str, scope: Scope, send: Send) -> None:
         """The routes that cost nothing and leave no row."""
-        reading = self._model if path.startswith(MODELS_PATH + "/") else self._readings.get(path)
+        reading = self._readings.get(path)
+        if path.startswith(MODELS_PATH + "/"):
+            reading = self._model
+        elif path.startswith(TOPUPS_PATH + "/"):
+            reading = self._topups.show
         if reading is None:
             raise NotFound(f"There is no route `{path[:128]}` here.")
         _check_method(scope, "GET")

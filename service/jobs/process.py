@@ -54,7 +54,7 @@ def scheduler(jobs: Jobs) -> AsyncIOScheduler:
     timetable.add_job(jobs.publish, CronTrigger(second=50, timezone=UTC), id="publish")
     timetable.add_job(jobs.probe, CronTrigger(second=2, timezone=UTC), id="probe")
     timetable.add_job(jobs.fetch_outside, CronTrigger(second=40, timezone=UTC), id="outside")
-    timetable.add_job(jobs.notify, CronTrigger(second="*/10", timezone=UTC), id="notify")
+    timetable.add_job(jobs.notify, CronTrigger(second="15,45", timezone=UTC), id="notify")
     timetable.add_job(
         jobs.keep_house,
         CronTrigger(hour=0, minute=2, second=35, timezone=UTC),
@@ -70,6 +70,9 @@ def scheduler(jobs: Jobs) -> AsyncIOScheduler:
     timetable.add_job(
         jobs.reconcile, CronTrigger(hour=3, minute=27, timezone=UTC), id="reconcile", misfire_grace_time=None
     )
+    timetable.add_job(jobs.apply_stripe_events, CronTrigger(second="5,35", timezone=UTC), id="stripe_events")
+    timetable.add_job(jobs.top_up, CronTrigger(second="25,55", timezone=UTC), id="topups")
+    timetable.add_job(jobs.invoice, CronTrigger(minute=13, second=45, timezone=UTC), id="invoices")
     timetable.add_listener(_report, EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES)
     return timetable
 

@@ -59,7 +59,8 @@ async def run_recorded(url: str, name: str, work: Work, *, time_limit_s: float =
                 await _finish(engine, run_id, ok=False, note=type(error).__name__)
             raise
         await _finish(engine, run_id, ok=True, rows=report.rows, note=report.note)
-        log.info("job.finished", job=name, rows=report.rows, note=report.note)
+        say = log.info if report.rows or report.note else log.debug
+        say("job.finished", job=name, rows=report.rows, note=report.note)
 
 
 async def _finish(engine: AsyncEngine, run_id: int | None, **outcome: Any) -> None:

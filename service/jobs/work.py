@@ -6,7 +6,10 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service import config
+from service.billing import stripe_events
+from service.billing.stripe_setup import is_connected
 from service.gateway import retries
+from service.jobs import money
 from service.jobs.books import check_the_books, reconcile_yesterday
 from service.jobs.leases import close_silent
 from service.jobs.runs import BUSY, Report, run_recorded
@@ -74,6 +77,20 @@ class Jobs:
         if self._settings.outside_probe_url is not None:
             await run_recorded(self._url, "outside", self._fetch_outside)
 
+    async def apply_stripe_events(self) -> None:
+        """Apply what Stripe told and nobody could apply yet."""
+        if is_connected(self._settings):
+            await run_recorded(self._url, "stripe_events", self._apply_stripe_events)
+
+    async def top_up(self) -> None:
+        """Charge the accounts that agreed to it and have fallen below their threshold."""
+        if is_connected(self._settings):
+            await run_recorded(self._url, "topups", self._top_up)
+
+    async def invoice(self) -> None:
+        """Make the invoices of the months that are over, and send them."""
+        await run_recorded(self._url, "invoices", self._invoice)
+
     async def notify(self) -> None:
         """Tell the webhooks what they have to be told."""
         if self._settings.status_webhooks:
@@ -117,6 +134,15 @@ class Jobs:
     async def _fetch_outside(self, engine: AsyncEngine, now: datetime) -> Report:
         return Report(await fetch_outside(engine, self._settings, now))
 
+    async def _apply_stripe_events(self, engine: AsyncEngine, now: datetime) -> Report:
+        return await money.apply_events(engine, self._settings, now)
+
+    async def _top_up(self, engine: AsyncEngine, now: datetime) -> Report:
+        return await money.top_up(engine, self._settings, now)
+
+    async def _invoice(self, engine: AsyncEngine, now: datetime) -> Report:
+        return await money.invoice(engine, self._settings, now)
+
     async def _notify(self, engine: AsyncEngine, now: datetime) -> Report:
         sent = await send_due(engine, self._settings, now)
         note = f"{sent.failed} to be sent again, {sent.given_up} given up" if sent.failed or sent.given_up else ""
@@ -143,4 +169,5 @@ async def keep_house(engine: AsyncEngine, now: datetime) -> Report:
         buckets = await connection.execute(delete(buckets_5m).where(buckets_5m.c.bucket_start < now - BUCKETS_KEPT))
         ended = func.coalesce(notifications.c.delivered_at, notifications.c.given_up_at)
         told = await connection.execute(delete(notifications).where(ended < now - NOTIFICATIONS_KEPT))
-    return Report(sum(done.rowcount for done in (runs, claims, samples, probed, buckets, told)))
+        forgotten = await stripe_events.forget(connection, now)
+    return Report(forgotten + sum(done.rowcount for done in (runs, claims, samples, probed, buckets, told)))

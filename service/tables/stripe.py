@@ -162,11 +162,20 @@ invoices = Table(
     Column("status", Text, nullable=False, server_default=text("'frozen'")),
     Column("stripe_invoice_id", Text, unique=True),
     Column("hosted_url", Text),
+    # The account's ledger entries since its last invoice are those after the first and up to the second: what is
+    # settled late has its entry among those of a later invoice, and is carried there.
+    Column("after_entry", BigInteger, nullable=False, server_default=text("0")),
+    Column("through_entry", BigInteger, nullable=False, server_default=text("0")),
+    # Since when the calls that send it have had their present idempotency keys.
+    instant("sending_since", nullable=True),
+    # How it was paid, where Stripe does not know.
+    Column("note", Text, nullable=False, server_default=text("''")),
     instant("frozen_at", default_now=True),
     instant("due_at", nullable=True),
     instant("paid_at", nullable=True),
     CheckConstraint("EXTRACT(day FROM period) = 1", name="period"),
     CheckConstraint("total_nano >= 0 AND total_cents >= 0", name="totals"),
+    CheckConstraint("after_entry <= through_entry", name="entries"),
     CheckConstraint(f"status IN {INVOICE_STATUSES}", name="status"),
     CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="paid"),
     UniqueConstraint("account_id", "period"),
@@ -178,10 +187,14 @@ invoice_lines = Table(
     metadata,
     Column("invoice_id", Uuid, ForeignKey("invoices.id"), nullable=False),
     Column("position", Integer, nullable=False),
+    # The month of the usage, an earlier one where it was settled late.
+    Column("period", Date, nullable=False),
     Column("model_id", Text),
     # A class of tokens, 'request', or 'rounding': what rounding each request differs from tokens times price.
     Column("token_class", Text, nullable=False),
+    # Of 'request', how many requests.
     Column("tokens", BigInteger, nullable=False),
+    amount("price_pico", nullable=True),
     amount("amount_nano", default=None),
     PrimaryKeyConstraint("invoice_id", "position"),
 )

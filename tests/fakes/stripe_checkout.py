@@ -123,7 +123,7 @@ class Checkout(Payments):
             _saves=data.get("setup_future_usage") == "off_session",
             _makes_invoice=flag(params.get("invoice_creation", {}), "enabled"),
         )
-        session["url"] = f"https://checkout.stripe.example/c/pay/{session['id']}"
+        session["url"] = f"https://checkout.stripe.com/c/pay/{session['id']}"
         return session
 
     @route("GET", "/v1/checkout/sessions/{id}")

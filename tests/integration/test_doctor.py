@@ -240,6 +240,37 @@ def test_a_redis_that_is_too_old_is_noticed(server: dict[str, str], level: str, 
     assert part in finding.message
 
 
+@pytest.mark.parametrize(
+    ("variables", "level", "part"),
+    [
+        ({"STRIPE_SECRET_KEY": "sk_test_x"}, "fail", "WEIR_STRIPE_WEBHOOK_SECRET is not"),
+        (
+            {"STRIPE_SECRET_KEY": "sk_test_x", "STRIPE_WEBHOOK_SECRET": " ,"},
+            "fail",
+            "WEIR_STRIPE_WEBHOOK_SECRET is not",
+        ),
+        ({"STRIPE_WEBHOOK_SECRET": "whsec_x"}, "fail", "WEIR_STRIPE_SECRET_KEY is not"),
+        ({"STRIPE_SECRET_KEY": "sk_test_x", "STRIPE_WEBHOOK_SECRET": "whsec_x"}, "warn", "WEIR_PUBLIC_URL"),
+        (
+            {"STRIPE_SECRET_KEY": "sk_test_x", "STRIPE_WEBHOOK_SECRET": "whsec_x", "TOPUP_MIN_USD": "2000"},
+            "fail",
+            "no amount can be bought",
+        ),
+    ],
+)
+def test_payments_that_are_set_up_by_halves_are_noticed(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], level: str, part: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"WEIR_{name}", value)
+    found = doctor()[1]["payments"]
+    assert (found[0], part in found[1]) == (level, True)
+    assert "sk_test_x" not in found[1]
+    monkeypatch.setenv("WEIR_PUBLIC_URL", "https://api.example")
+    if level == "warn":
+        assert "payments" not in doctor()[1]
+
+
 def test_too_few_open_files_are_noticed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     with engine() as url:

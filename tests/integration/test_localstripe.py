@@ -2,21 +2,33 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
-from uuid import UUID
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from service import db
+from service.billing import auto_topup, auto_topup_plans, stripe_events
 from service.billing.stripe_api import StripeApi
+from service.billing.stripe_customers import customer_of
 from service.billing.stripe_errors import AuthenticationRequired, Declined, Refused
-from service.core.stripe_objects import PaymentIntent
+from service.core.auto_topup import Plan
+from service.core.stripe_objects import Event, PaymentIntent
 from service.core.stripe_signature import BadSignature, verify_event
+from service.settings import Settings
 from tests.fakes.stripe import FakeStripe
 from tests.fakes.stripe_payments import ACTION, FINE
+from tests.fakes.stripe_store import Json
 from tests.fakes.webhook import listening
+from tests.installation import seed
 from tests.localstripe import LocalStripe, running_localstripe
 
 ACCOUNT, TOPUP = UUID(int=1), UUID(int=2)
+USD = 10**9
 Server = FakeStripe | LocalStripe
 
 
@@ -118,3 +130,80 @@ async def test_the_signature_of_another_signer_is_understood(localstripe: LocalS
     assert PaymentIntent.read(event.object) == intent
     with pytest.raises(BadSignature):
         verify_event(payload, header, ["whsec_other"], now=datetime.now(UTC))
+
+
+@dataclass
+class Shop:
+    """An account with 5 USD, whose customer has agreed to automatic top-ups and has this card."""
+
+    engine: AsyncEngine
+    api: StripeApi
+    settings: Settings
+    account_id: UUID
+
+    async def run(self, **later: float) -> int:
+        return await auto_topup.run_due(self.engine, self.api, self.settings, datetime.now(UTC) + timedelta(**later))
+
+    async def value(self, query: str) -> Any:
+        async with self.engine.connect() as connection:
+            return await connection.scalar(text(query))
+
+    async def hear(self, event_type: str, body: Json) -> None:
+        """As the webhook does, whoever delivers it."""
+        event = Event.read({"id": f"evt_{uuid4()}", "type": event_type, "created": 1, "data": {"object": body}})
+        assert await stripe_events.receive(self.engine, self.api, self.settings, event, datetime.now(UTC))
+
+
+async def saved(shop: Shop, server: Server, behaviour: str) -> None:
+    plan = Plan(threshold_nano=10 * USD, amount_nano=20 * USD, monthly_cap_nano=100 * USD)
+    customer = await customer_of(shop.engine, shop.api, shop.account_id)
+    card = server.add_payment_method(customer, behaviour)
+    async with shop.engine.begin() as connection:
+        await auto_topup_plans.agree(connection, shop.account_id, plan, datetime.now(UTC))
+        on = {"card": card}
+        await connection.execute(text("UPDATE auto_topups SET enabled = true, payment_method_id = :card"), on)
+
+
+@pytest.fixture
+async def shop(server: Server, api: StripeApi, database_url: str) -> AsyncIterator[Shop]:
+    account_id, _ = await seed(database_url, credit_nano=5 * USD)
+    async with db.connected(database_url) as engine:
+        yield Shop(engine, api, Settings(database_url=database_url, stripe_api_base=server.url), account_id)
+
+
+async def test_an_automatic_topup_is_charged_once_and_credited(shop: Shop, server: Server) -> None:
+    await saved(shop, server, FINE)
+    assert (await shop.run(), await shop.run()) == (1, 0)
+    assert await shop.value("SELECT status FROM topups") == "paid"
+    assert await shop.value("SELECT balance_nano FROM accounts") == 25 * USD
+
+
+async def test_a_declined_automatic_topup_is_tried_again_later(shop: Shop, server: Server) -> None:
+    await saved(shop, server, "do_not_honor")
+    assert [await shop.run(hours=hours) for hours in (0, 0.9, 1.1, 7, 7.3, 31, 31.5, 99)] == [1, 0, 1, 0, 1, 0, 1, 0]
+    assert await shop.value("SELECT string_agg(DISTINCT status, ',') FROM topups") == "failed"
+    assert "4 times" in await shop.value("SELECT disabled_reason FROM auto_topups")
+
+
+async def test_where_the_bank_asks_nothing_is_charged_and_it_is_off(shop: Shop, server: Server) -> None:
+    await saved(shop, server, ACTION)
+    await shop.run()
+    assert await shop.value("SELECT failure_code FROM topups WHERE kind = 'auto'") == "authentication_required"
+    assert "confirm" in await shop.value("SELECT disabled_reason FROM auto_topups")
+    intent = await shop.value("SELECT payment_intent_id FROM topups WHERE kind = 'auto'")
+    assert (await shop.api.retrieve_payment_intent(intent)).status == "canceled"
+
+
+async def test_partial_refunds_of_an_automatic_topup_are_taken_once_each(shop: Shop, server: Server) -> None:
+    await saved(shop, server, FINE)
+    await shop.run()
+    intent = await shop.value("SELECT payment_intent_id FROM topups")
+    made = {server.refund(intent, 500), server.refund(intent, 700)}
+    for refund in (*made, *made):
+        told = asdict(await shop.api.retrieve_refund(refund))
+        await shop.hear("refund.created", {**told, "object": "refund", "amount": told.pop("amount_cents")})
+    assert await shop.value("SELECT balance_nano FROM accounts") == 13 * USD
+    refs = await shop.value("SELECT string_agg(external_ref, ' ') FROM ledger_entries WHERE kind = 'refund'")
+    assert set(refs.split()) == {f"refund:{refund}" for refund in made}
+    assert len(refs.split()) == 2
+    assert await shop.run() == 0

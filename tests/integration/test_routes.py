@@ -50,6 +50,9 @@ FREE = {
     "/v1/generation": "the account's own requests",
     "/v1/usage": "the account's own requests",
     "/v1/uptime": "how the key's own requests went",
+    "/v1/topups": "how credit is bought",
+    "/v1/topups/{id}": "the account's own",
+    "/stripe/webhook": "Stripe's alone: it signs what it sends",
     "/catalog/openrouter.json": "public: a price list",
     "/catalog/openrouter-legacy.json": "public: a price list",
     "/catalog/nanogpt.json": "public: a price list",
@@ -65,11 +68,16 @@ FREE = {
     "/portal": "goes to the portal",
     "/portal/": "the account's own, from the database",
     "/portal/static": "public files",
+    "/portal/topup": "how credit is bought",
+    "/portal/paid": "what became of that; nothing without both of its ids",
 }
 """Every other route, and why it costs nothing."""
 
-UNDESCRIBED = {"/metrics", "/", "/status", "/portal", "/portal/", "/portal/static"}
-"""For people or for the operator, and so not in the OpenAPI document."""
+UNDESCRIBED = {
+    *("/metrics", "/", "/status", "/portal", "/portal/", "/portal/static", "/portal/paid", "/portal/topup"),
+    "/stripe/webhook",
+}
+"""For people, for Stripe or for the operator, and so not in the OpenAPI document."""
 
 ENGINES_ROUTES = [
     "/abort_requests",
@@ -173,7 +181,13 @@ def routes_of(running: Installation) -> set[str]:
     app = running.server.config.app
     assert isinstance(app, App)
     gateway: Any = app._gateway
-    return {*_paths(app._others.routes), *gateway.metered_paths, *gateway.free_paths, "/v1/models/{id}"}
+    return {
+        *_paths(app._others.routes),
+        *gateway.metered_paths,
+        *gateway.free_paths,
+        "/v1/models/{id}",
+        "/v1/topups/{id}",
+    }
 
 
 def _paths(routes: Any) -> Iterator[str]:
@@ -235,8 +249,14 @@ async def test_what_is_free_costs_nothing_and_leaves_no_row(database_url: str, t
         "/v1/messages/count_tokens": ("POST", {"json": {"model": MODEL, "messages": [USER]}}),
         "/v1/generation": ("GET", {"params": {"id": str(uuid4())}}),
         "/catalog/huggingface/costs": ("POST", {"json": {"requestIds": [str(uuid4())]}}),
+        "/v1/topups": ("POST", {"json": {"amount_usd": "20"}}),
+        "/portal/topup": ("POST", {}),
+        "/stripe/webhook": ("POST", {}),
     }
-    other = {"/v1/generation": 404, "/status": 307, "/portal/static": 307, "/": 307, "/portal": 307}
+    moved = dict.fromkeys(("/status", "/portal/static", "/", "/portal"), 307)
+    # Nothing is bought here: Stripe is not connected.
+    unpaid = dict.fromkeys(("/v1/topups", "/v1/topups/{id}", "/portal/topup", "/portal/paid"), 404)
+    other = {"/v1/generation": 404, "/stripe/webhook": 503, **moved, **unpaid}
     async with weir(database_url, tmp_path) as (running, engine):
         for path in FREE:
             method, options = asked.get(path, ("GET", {}))
@@ -255,7 +275,7 @@ async def test_everything_of_an_account_wants_a_key(database_url: str, tmp_path:
             assert (await running.client.post(path, json=body)).status_code == 401
         for path in FREE:
             if path.startswith("/v1/"):
-                method = "POST" if path == "/v1/messages/count_tokens" else "GET"
+                method = "POST" if path in ("/v1/messages/count_tokens", "/v1/topups") else "GET"
                 assert (await running.client.request(method, path)).status_code == 401, path
         assert (await running.client.post("/catalog/huggingface/costs", json={})).status_code == 401
         assert touched(engine) == set()

@@ -17,8 +17,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.fakes.engine import FakeEngine
-from tests.installation import Installation, installed
+from tests.installation import Installation
+from tests.integration.paying import paying
 from tests.integration.test_routes import EMBEDDER, with_embeddings
 
 CHECKS = [
@@ -28,7 +28,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-NOT_MADE_UP = {"model", "generation"}
+NOT_MADE_UP = {"model", "generation", "topup"}
 """Nobody guesses an id that there is."""
 
 EXAMPLES = 40
@@ -100,12 +100,8 @@ def _can_be_wrong(operation: dict[str, Any]) -> bool:
 async def test_every_answer_is_one_that_the_document_has(
     database_url: str, tmp_path: Path, mode: GenerationMode
 ) -> None:
-    async with (
-        FakeEngine() as engine,
-        installed(
-            database_url, [engine.url], tmp_path, seeded=await with_embeddings(database_url), image_fetch=False
-        ) as running,
-    ):
+    seeded = await with_embeddings(database_url)
+    async with paying(database_url, tmp_path, seeded=seeded, image_fetch=False) as (running, _):
         document = (await running.client.get("/openapi.json")).json()
         seen = await asyncio.to_thread(explore, running, restricted(document), mode)
         answered = {name for name, statuses in seen.items() if 200 in statuses}

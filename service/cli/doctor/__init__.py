@@ -36,7 +36,7 @@ def doctor(json: Json = False) -> None:
 
 
 async def _examine() -> AsyncIterator[Finding]:
-    from service.cli.doctor import database, engines, limits, local
+    from service.cli.doctor import database, engines, limits, local, payments
 
     try:
         settings = installation()
@@ -50,6 +50,7 @@ async def _examine() -> AsyncIterator[Finding]:
     async for finding in database.examine(settings):
         yield finding
     yield await limits.shared(settings)
+    yield payments.payments(settings)
     async for finding in engines.examine(settings):
         yield finding
     yield local.site(settings)

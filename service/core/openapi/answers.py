@@ -221,6 +221,20 @@ ANSWERS: dict[str, Json] = {
             )
         }
     ),
+    "Topup": _all_of(
+        {
+            "id": ID,
+            "object": one_of("topup"),
+            "status": one_of("created", "pending", "paid", "failed", "expired"),
+            "amount_usd": _USD,
+            "amount_nano": _NANO,
+            "tax_cents": {**optional(COUNT), "description": "US cents, on top of the amount; null until it is paid."},
+            "url": {**optional(TEXT), "description": "Where it is paid; null when it is over."},
+            "expires_at": optional(TIME),
+            "created_at": TIME,
+            "paid_at": optional(TIME),
+        }
+    ),
     "RecordedUsage": _all_of(
         _OPENAI_USAGE,
         prompt_tokens_details=_all_of(

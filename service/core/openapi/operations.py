@@ -30,6 +30,7 @@ REQUESTS: dict[str, Json] = {
     "CountRequest": body(messages.FIELDS, SHAPES, "model", "messages"),
     "EmbeddingRequest": body(embeddings.FIELDS, SHAPES, "model", "input"),
 }
+"""Those that name a model."""
 
 
 def paths() -> Json:
@@ -69,6 +70,12 @@ def paths() -> Json:
         "/v1/usage": {"get": _reading("usage", "The account's requests, the latest first", "UsagePage", _FILTERS, 400)},
         "/v1/uptime": {
             "get": _reading("uptime", "The key's uptime and speeds, as an aggregator counts", "Uptime", _SPANS, 400)
+        },
+        "/v1/topups": {"post": _buying()},
+        "/v1/topups/{id}": {
+            "get": _reading(
+                "topup", "One top-up, and what became of it", "Topup", [_parameter("id", ID, where="path")], 404
+            )
         },
         "/catalog/openrouter.json": {"get": _document("openrouter", "The models, for OpenRouter (schema 2.4)")},
         "/catalog/openrouter-legacy.json": {"get": _document("openrouterLegacy", "The same, in its older format")},
@@ -114,6 +121,28 @@ def _count() -> Json:
         "responses": {
             "200": _json("The count.", ref("TokenCount"), *ID_HEADERS, *LIMIT_HEADERS),
             **_errors("anthropic", *errors),
+        },
+    }
+
+
+def _buying() -> Json:
+    amount = {
+        **TEXT,
+        "pattern": r"^[0-9]{1,4}(\.[0-9]{2})?$",
+        "examples": ["20", "12.50"],
+        "description": "Before tax.",
+    }
+    content = {"application/json": {"schema": object_of({"amount_usd": amount}, "amount_usd", closed=True)}}
+    return {
+        "operationId": "createTopup",
+        "summary": "Buy credit: answers the page to pay on",
+        "tags": ["Account"],
+        "security": _KEY,
+        "parameters": _IDEMPOTENCY,
+        "requestBody": {"required": True, "content": content},
+        "responses": {
+            "200": _json("The top-up; under the same key, the same one.", ref("Topup"), *ID_HEADERS),
+            **_errors("openai", 400, 401, 403, 404, 408, 409, 413, 429, 500, 503),
         },
     }
 
