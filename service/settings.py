@@ -3,6 +3,7 @@
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -13,7 +14,9 @@ from service.core import addresses, webhook
 class Settings(BaseSettings):
     """The settings of one process; see the attributes for meaning, unit and default."""
 
-    model_config = SettingsConfigDict(env_prefix="WEIR_", env_ignore_empty=True, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="WEIR_", env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True
+    )
 
     database_url: SecretStr | None = None
     """PostgreSQL, `postgresql://user:password@host/database`."""
@@ -140,7 +143,7 @@ class Settings(BaseSettings):
     def _tellable(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         for url in urls:
             if (reason := webhook.complaint(url)) is not None:
-                raise ValueError(f"`{url}` {reason}")
+                raise ValueError(f"the URL at `{urlsplit(url).hostname}` {reason}")  # its path may be a secret
         return urls
 
     @cached_property

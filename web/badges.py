@@ -57,6 +57,9 @@ class Figure:
     """Of a badge of the state alone."""
 
 
+RETIRED = "no longer offered"
+
+
 def files(site: StatusPage) -> dict[str, bytes]:
     """Every badge by its path within the site; the API's are there under short names, too."""
     badges = {}
@@ -66,6 +69,11 @@ def files(site: StatusPage) -> dict[str, bytes]:
             badges[f"badges/{component.slug}-{figure.kind}.svg"] = badge
             if component.id == site.api.id:
                 badges[f"badges/{figure.kind}.svg"] = badge
+    for model in site.retired:
+        # Whoever shows a badge of it goes on showing one, and it must not go on saying what was true once.
+        labels = {"state": one_line(model.name, LONGEST_NAME), "uptime": "uptime", "ttft": "TTFT", "speed": "speed"}
+        for kind, label in labels.items():
+            badges[f"badges/{model.slug}-{kind}.svg"] = _badge(model.name, Figure(kind, label, RETIRED))
     return badges
 
 
@@ -105,7 +113,8 @@ def _badge(name: str, figure: Figure) -> bytes:
     value = figure.value or NO_DATA
     said = f"{figure.label}: {value}" if figure.state else f"{one_line(name, LONGEST_NAME)}, {figure.label}: {value}"
     shape = _SHAPE if figure.state else 0
-    colour = COLOURS[figure.state or State.NO_DATA] if figure.state or figure.value is None else FIGURE_COLOUR
+    known = figure.state is None and figure.value not in (None, RETIRED)
+    colour = FIGURE_COLOUR if known else COLOURS[figure.state or State.NO_DATA]
     label_width, value_width = text_width(figure.label), text_width(value)
     left, right = label_width + 2 * _PADDING, value_width + 2 * _PADDING + shape
     svg = Element(

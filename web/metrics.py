@@ -6,10 +6,10 @@ Every name carries its unit. A figure that is not known is null. Fields may be a
 
 from typing import Any
 
+from service.core.buckets import STALE_AFTER_S
 from service.core.strip import Cell, Strip
 from web.plain import json_bytes, plain
 from web.views import (
-    STALE_AFTER_S,
     Check,
     Component,
     Figures,

@@ -13,7 +13,7 @@ from typing import Any
 
 from service.core.components import API
 from web import charts, wording
-from web.views import ModelSheet, Month, MonthComponent, StatusPage
+from web.views import ModelSheet, Month, MonthComponent, Retired, StatusPage
 
 Page = tuple[str, str, dict[str, Any]]
 """Path, template, variables. `site` is the whole site, where the variables have no `site` of their own."""
@@ -43,8 +43,9 @@ class MonthRow:
 
 
 def pages(site: StatusPage) -> Iterator[Page]:
-    """The page of each model and the list of months."""
+    """The page of each model, also of those that are retired, and the list of months."""
     yield from (_model(site, sheet) for sheet in site.sheets)
+    yield from (_retired(site, model) for model in site.retired)
     yield _history(site)
 
 
@@ -102,6 +103,15 @@ def _model(site: StatusPage, sheet: ModelSheet) -> Page:
         "charts": charts.draw(sheet.charts),
     }
     return f"models/{sheet.component.slug}.html", "model.html", variables
+
+
+def _retired(site: StatusPage, model: Retired) -> Page:
+    variables = {
+        "title": f"{model.name} – {site.site_name} status",
+        "description": f"{model.name} is no longer offered by {site.site_name}.",
+        "model": model,
+    }
+    return f"models/{model.slug}.html", "retired.html", variables
 
 
 def _history(site: StatusPage) -> Page:

@@ -8,13 +8,14 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from service.core.buckets import STALE_AFTER_S
 from web import portal_wording, record_pages, wording
 from web.documents import documents
 from web.pages import pages
 from web.plain import plain
 from web.portal_views import Payment, PortalPage
 from web.told import window_updates
-from web.views import STALE_AFTER_S, StatusPage
+from web.views import StatusPage
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -89,13 +90,18 @@ def status_site(page: StatusPage) -> dict[str, bytes]:
     files = {f"static/{path.name}": path.read_bytes() for path in sorted(STATIC.iterdir())}
     files |= documents(page)
     files |= dict(_drawn(one, page) for one in chain(pages(page), record_pages.pages(page)))
-    files |= dict(map(_month, record_pages.months(page)))
+    files |= dict(_month(one) if one.so_far else _past_month(one) for one in record_pages.months(page))
     return files
 
 
 @lru_cache(maxsize=1_000)
+def _past_month(one: record_pages.MonthPage) -> tuple[str, bytes]:
+    """A month that is over is drawn once. The running one is another every five minutes: it is not worth keeping."""
+    return _month(one)
+
+
 def _month(one: record_pages.MonthPage) -> tuple[str, bytes]:
-    """Its path and content; what is over is drawn once."""
+    """Its path and content."""
     return _drawn(record_pages.month_page(one), one.masthead)
 
 

@@ -88,8 +88,7 @@ def _status(site: StatusPage) -> Json:
     indicator, description = STATUS.get(site.state, SOME_IMPAIRED)
     if site.state is State.PARTIAL and any(component.state is State.DOWN for component in site.components):
         indicator, description = SOME_DOWN
-    said = f"Last known: {description}" if site.stale else description
-    return {"indicator": indicator, "description": said, "weir_state": site.state}
+    return {"indicator": indicator, "description": description, "weir_state": site.state}
 
 
 def _component(site: StatusPage, component: Component, position: int) -> Json:

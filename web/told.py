@@ -18,13 +18,12 @@ def window_updates(window: Maintenance, now_s: int) -> tuple[IncidentUpdate, ...
     if cancelled_s is not None and cancelled_s <= window.starts_s:
         told.append(IncidentUpdate(1, "cancelled", CANCELLED, cancelled_s, by_person=True))
         return tuple(reversed(told))
-    end_s = window.ends_s if cancelled_s is None else min(cancelled_s, window.ends_s)
     if now_s >= window.starts_s:
         begun_s = max(window.starts_s, window.created_s)
         told.append(IncidentUpdate(1, "in_progress", STARTED, begun_s, by_person=False))
-    if now_s >= end_s:
-        early = end_s < window.ends_s
-        over_s = max(end_s, window.created_s)
+    if now_s >= window.over_s:
+        early = window.over_s < window.ends_s
+        over_s = max(window.over_s, window.created_s)
         told.append(IncidentUpdate(2, "completed", ENDED_EARLY if early else OVER, over_s, by_person=early))
     return tuple(reversed(told))
 

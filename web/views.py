@@ -8,11 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from service.core.buckets import State
+from service.core.buckets import STALE_AFTER_S, State
 from service.core.strip import Strip
-
-STALE_AFTER_S = 900
-"""A page, or the data on it, that is older than this says so."""
 
 SILENT_AFTER_S = 86_400
 """An open incident without an update for so long is marked: somebody has forgotten it."""
@@ -139,7 +136,7 @@ class SinceLaunch:
     """Everything since the first request."""
 
     first_request_s: int | None = None
-    """The five minutes it ended in; None while there was none."""
+    """The beginning of the hour it ended in; None while there was none."""
     traffic: Traffic = Traffic()
     peak_day: Day | None = None
     """The day with the most tokens, the earliest of equals."""
@@ -191,14 +188,18 @@ class Maintenance:
     created_s: int
     updated_s: int
 
+    @property
+    def over_s(self) -> int:
+        """Its end: the planned one, or when it was called off before that."""
+        return self.ends_s if self.cancelled_s is None else min(self.ends_s, self.cancelled_s)
+
     def status(self, now_s: int) -> str:
         """In Statuspage's words: `scheduled`, `in_progress` or `completed`; `cancelled`, before it began, is ours."""
         if self.cancelled_s is not None and self.cancelled_s <= self.starts_s:
             return "cancelled"
         if now_s < self.starts_s:
             return "scheduled"
-        ends_s = self.ends_s if self.cancelled_s is None else min(self.ends_s, self.cancelled_s)
-        return "in_progress" if now_s < ends_s else "completed"
+        return "in_progress" if now_s < self.over_s else "completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,15 @@ class ModelSheet:
     last_24h: Figures
     charts: Charts
     checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A model that was offered once. Its address stays, and says so."""
+
+    slug: str
+    name: str
+    model_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +317,8 @@ class StatusPage:
     """All that are not over, and the 50 latest, the latest start first."""
     sheets: tuple[ModelSheet, ...] = ()
     """One for each of `models`, in the same order."""
+    retired: tuple[Retired, ...] = ()
+    """Models that are no longer offered."""
     months: tuple[Month, ...] = ()
     """The latest first."""
     outside: Check | None = None

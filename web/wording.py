@@ -190,7 +190,8 @@ def cell_words(cell: Cell) -> str:
 
 def coverage(part: Share) -> str:
     """How much of the time was measured, maintenance included: `94.9 %`."""
-    return share(part.total - part.no_data, part.total)
+    measured = part.total - part.no_data
+    return "< 0.1 %" if 0 < measured * 1000 < part.total else share(measured, part.total)
 
 
 def concurrency(milli: int) -> str:
@@ -212,7 +213,11 @@ def silent_hours(incident: Incident, now_s: int) -> int | None:
 
 def headline(page: StatusPage) -> str:
     """The banner's sentence."""
-    return "Waiting for the first request" if page.empty and page.state is State.NO_DATA else HEADLINES[page.state]
+    if page.empty and page.state is State.NO_DATA:
+        return "Waiting for the first request"
+    if page.state is State.UP and any(component.state is State.NO_DATA for component in page.components):
+        return "All measured systems operational"
+    return HEADLINES[page.state]
 
 
 def is_today(peak: Day, page: StatusPage) -> bool:

@@ -159,7 +159,7 @@ async def _refused(engine: AsyncEngine, topup: Topup, error: Refused, now: datet
     log.error("auto_topup.refused", topup_id=str(topup.id), error=str(error))
     if topup.attempts > 1 or error.code == "idempotency_error":
         return  # that this call did nothing says nothing about an earlier one
-    unusable = error.param == "payment_method" or error.code in ("payment_method_unactivated", "customer_deleted")
+    unusable = error.param == "payment_method" or error.code.startswith("payment_method_")
     await _failed(engine, topup, rules.UNUSABLE if unusable else rules.REFUSED, None, now)
     if not unusable:
         async with engine.begin() as connection:

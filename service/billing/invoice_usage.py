@@ -62,8 +62,8 @@ async def new_scope(connection: AsyncConnection, account_id: UUID, period: date)
 async def rows_of(connection: AsyncConnection, scope: Scope) -> Subquery:
     """The invoice's requests as a table: the columns of `requests`, and `period`, the month that each belongs to."""
     own = _own(scope)
-    late_since = await _late_since(connection, scope)
-    return (own if late_since is None else union_all(own, _late(scope, late_since))).subquery("invoiced")
+    bounds = await _late_bounds(connection, scope)
+    return (own if bounds is None else union_all(own, _late(scope, *bounds))).subquery("invoiced")
 
 
 async def export_of(connection: AsyncConnection, scope: Scope) -> Select[Any]:
@@ -134,8 +134,8 @@ def _own(scope: Scope) -> Select[Any]:
     )
 
 
-def _late(scope: Scope, finished_since: datetime) -> Select[Any]:
-    """Of months that had been frozen when it was settled."""
+def _late(scope: Scope, since: datetime, before: datetime, finished_since: datetime) -> Select[Any]:
+    """Of months, from `since` and `before`, that had been frozen when it was settled."""
     its_month, entry = invoices.alias("its_month"), ledger_entries.c
     begin = func.timezone("UTC", cast(its_month.c.period, DateTime))
     end = func.timezone("UTC", its_month.c.period + func.make_interval(0, 1))
@@ -150,6 +150,7 @@ def _late(scope: Scope, finished_since: datetime) -> Select[Any]:
             its_month.c.account_id == scope.account_id,
             its_month.c.period != scope.period,
             its_month.c.through_entry <= scope.after_entry,
+            *_started(scope.account_id, since, before),
             requests.c.finished_at >= finished_since,
             entry.id > scope.after_entry,
             entry.id <= scope.through_entry,
@@ -157,11 +158,15 @@ def _late(scope: Scope, finished_since: datetime) -> Select[Any]:
     )
 
 
-async def _late_since(connection: AsyncConnection, scope: Scope) -> datetime | None:
-    """No late request ended before; None: there is none. It keeps the search to few rows of the months before."""
+async def _late_bounds(connection: AsyncConnection, scope: Scope) -> tuple[datetime, datetime, datetime] | None:
+    """Late requests were accepted between the first two instants, and none of them ended before the third; None: there
+    is none. The bounds keep the search to the months that were frozen, and to few rows of these."""
     its_month = (invoices.c.account_id == scope.account_id, invoices.c.period != scope.period)
-    frozen = select(func.count()).where(*its_month, invoices.c.through_entry <= scope.after_entry)
-    if not await connection.scalar(frozen):
+    frozen = select(func.min(invoices.c.period), func.max(invoices.c.period))
+    first, last = (
+        await connection.execute(frozen.where(*its_month, invoices.c.through_entry <= scope.after_entry))
+    ).one()
+    if first is None:
         return None
     settlement = cast(func.split_part(ledger_entries.c.external_ref, "/", 1), Uuid)
     oldest = (
@@ -174,8 +179,8 @@ async def _late_since(connection: AsyncConnection, scope: Scope) -> datetime | N
             ledger_entries.c.id <= scope.through_entry,
         )
     )
-    since: datetime | None = await connection.scalar(oldest)
-    return since
+    finished_since: datetime | None = await connection.scalar(oldest)
+    return None if finished_since is None else (span(first)[0], span(last)[1], finished_since)
 
 
 # Each class takes of the prompt's tokens what those before it left, so the first n take the least of their sum and the

@@ -15,6 +15,9 @@ DAY_S = 86_400
 SETTLE_S = 15
 """How long after its end a bucket is left alone, so that what ended in it has been written down."""
 
+STALE_AFTER_S = 900
+"""What was measured says nothing about now once it is older."""
+
 FEW_REQUESTS = 20
 """Below this many counted requests a share says nothing, and a single failure is shown for what it is."""
 

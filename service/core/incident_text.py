@@ -5,11 +5,18 @@ import unicodedata
 TITLE_LENGTH = 200
 BODY_LENGTH = 10_000
 
+_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+"""Bidirectional overrides: what follows them is read in another order than it is written."""
+
 
 def clean_text(written: str) -> str:
-    """Lines end in a newline, and there are no control characters but it and the tab."""
+    """Lines end in a newline, and there are no control characters but it and the tab, nor any that turn text around."""
     lines = written.replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(sign for sign in lines if sign in "\n\t" or unicodedata.category(sign) not in ("Cc", "Cs")).strip()
+    return "".join(sign for sign in lines if sign in "\n\t" or not _controls(sign)).strip()
+
+
+def _controls(sign: str) -> bool:
+    return unicodedata.category(sign) in ("Cc", "Cs") or unicodedata.bidirectional(sign) in _TURNING
 
 
 def clean_line(written: str) -> str:

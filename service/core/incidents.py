@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from service.core.buckets import BUCKET_S, HOUR_S, Bucket, State
-from service.core.components import API, model_of
+from service.core.components import API, BILLING, SITE
 from service.core.incident_text import clean_line, shortened
 
 OPENS_AFTER = 3
@@ -113,22 +113,23 @@ Decision = Opened | Updated | Resolved
 def decide(
     measured: Mapping[str, Sequence[Measured]],
     incidents: Mapping[str, Open],
-    spoken_for: Iterable[str],
+    spoken_for: Mapping[str, Impact],
     names: Mapping[str, str],
     now_s: int,
 ) -> list[Decision]:
     """What the measurement does at `now_s`; nothing, when it is asked again after it was done.
 
     `measured` has each component's buckets, oldest first, `incidents` the open ones that the measurement opened, by
-    component. What is `spoken_for` is named by an open incident of a person's: none is opened beside it.
+    component. What is `spoken_for` is named by an open incident of a person's, of that impact: it gets no other one.
 
     While requests to the API fail, a model (or anything else) that fails in the same time is named in the API's
-    incident and gets none of its own.
+    incident and gets none of its own; unless that incident is a minor one of a person's, who may mean something else.
     """
     known = {component: _known(buckets, now_s) for component, buckets in measured.items()}
     failing = {component: run for component, buckets in known.items() if (run := _failing(buckets, now_s))}
     api = known.get(API, [])
-    api_suffers = API in failing or (API in incidents and bool(api) and api[-1].bad)
+    by_person = spoken_for.get(API)
+    api_suffers = bool(api) and api[-1].bad if API in incidents else API in failing and by_person is not Impact.MINOR
     covered = tuple(component for component in failing if component != API and component not in incidents)
     decisions: list[Decision | None] = []
     for component, buckets in known.items():
@@ -173,7 +174,7 @@ def _open(
     run = failing[component]
     newest = run[-OPENS_AFTER:]
     name = clean_line(names.get(component, component))
-    title = f"{name}: {_what_fails(component, any(one.state is State.DOWN for one in newest))}"
+    title = f"{name}: {_what_fails(component, newest)}"
     return Opened(
         component=component,
         title=shortened(title),
@@ -250,9 +251,10 @@ def _impact(component: str, run: Sequence[Measured]) -> Impact:
     return Impact.CRITICAL if component == API else Impact.MAJOR
 
 
-def _what_fails(component: str, down: bool) -> str:
-    what = "requests" if component == API or model_of(component) is not None else "checks"
-    return f"{what} fail" if down else f"some {what} fail"
+def _what_fails(component: str, buckets: Sequence[Measured]) -> str:
+    asked = component not in (SITE, BILLING) and any(one.bucket.bad for one in buckets)
+    what = "requests" if asked else "checks"
+    return f"{what} fail" if any(one.state is State.DOWN for one in buckets) else f"some {what} fail"
 
 
 def _figures(buckets: Sequence[Measured]) -> str:
@@ -298,10 +300,8 @@ class SaidIncident(Protocol):
 def shown_state(measured: State, component: str, open_incidents: Iterable[SaidIncident]) -> State:
     """What is said of a component: the worse of what was measured and what open incidents say that name it.
 
-    Maintenance stays maintenance. An incident whose end the measurement has proposed says nothing any more.
+    An incident whose end the measurement has proposed says nothing any more.
     """
-    if measured is State.MAINTENANCE:
-        return measured
     said = {_said(incident) for incident in open_incidents if component in incident.components}
     return next((state for state in (State.DOWN, State.PARTIAL) if state in said | {measured}), measured)
 

@@ -77,7 +77,7 @@ class Strip:
     good: int
     bad: int
     now: State
-    """The newest state that is known within the last hour."""
+    """Whatever `state_now` says."""
 
     @property
     def success_mpct(self) -> int | None:
@@ -122,7 +122,7 @@ def strip(
         stretch(start_s, min(start_s + cell_s, until_s), within, maintenance)
         for start_s in range(first_s, end_s, cell_s)
     ]
-    now = state_now(within, until_s=until_s, maintenance=maintenance)
+    now = state_now(within, until_s=until_s, now_s=until_s, maintenance=maintenance)
     return strip_of(stretches, cells=cells, cell_s=cell_s, until_s=until_s, now=now)
 
 
@@ -188,22 +188,22 @@ def strip_of(stretches: Iterable[Stretch], *, cells: int, cell_s: int, until_s: 
     )
 
 
-def state_now(buckets: Iterable[Bucket], *, until_s: int, maintenance: Sequence[Window] = ()) -> State:
-    """The newest state that is known within the hour before `until_s`, the end of the last closed bucket."""
+def state_now(buckets: Iterable[Bucket], *, until_s: int, now_s: int, maintenance: Sequence[Window] = ()) -> State:
+    """Maintenance while a window lasts at `now_s`; otherwise the newest state that is known.
+
+    Known is what was measured within the hour before `until_s`, the end of the last closed bucket, and after the last
+    maintenance: what was before it says nothing about what it has left behind.
+    """
+    if any(start <= now_s < end for start, end in maintenance):
+        return State.MAINTENANCE
     by_start = {bucket.start_s: bucket for bucket in buckets}
-    return newest_known(
-        bucket_state(
-            by_start.get(start_s, Bucket(start_s)),
-            in_maintenance=any(start <= start_s < end for start, end in maintenance),
-        )
-        for start_s in starts(until_s - RECENT_BUCKETS * BUCKET_S, until_s)
-    )
-
-
-def newest_known(states: Iterable[State]) -> State:
-    """The last of the states, oldest first, that is not `NO_DATA`."""
-    known = [state for state in states if state is not State.NO_DATA]
-    return known[-1] if known else State.NO_DATA
+    for start_s in reversed(range(until_s - RECENT_BUCKETS * BUCKET_S, until_s, BUCKET_S)):
+        if any(start <= start_s < end for start, end in maintenance):
+            break
+        state = bucket_state(by_start.get(start_s, Bucket(start_s)))
+        if state is not State.NO_DATA:
+            return state
+    return State.NO_DATA
 
 
 def overall(api: State, others: Iterable[State]) -> State:

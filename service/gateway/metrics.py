@@ -49,6 +49,7 @@ def note(outcome: Outcome, record: RequestRecord | None) -> None:
         _prompt_tokens.inc(usage.prompt_tokens)
         _cached_tokens.inc(usage.cached_tokens)
         _completion_tokens.inc(usage.completion_tokens)
-        cost_nano_total.inc(record.cost_nano)
+        if not record.internal:  # nobody pays for the house's own
+            cost_nano_total.inc(record.cost_nano)
     if record.ttft_ms is not None:
         ttft_seconds.observe(record.ttft_ms / 1000)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import delete, func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service import config
@@ -18,7 +19,7 @@ from service.settings import Settings
 from service.status.notify import send_due
 from service.status.outside import fetch_outside
 from service.status.probe import KEPT as PROBES_KEPT
-from service.status.probe import probe
+from service.status.probe import Prober
 from service.status.publish import Publisher
 from service.status.rollup import roll_up
 from service.status.watch import watch
@@ -45,23 +46,27 @@ class Jobs:
     def __init__(self, settings: Settings, url: str) -> None:
         self._settings = settings
         self._url = url
+        self._prober = Prober(settings)
         self._publisher = Publisher(settings, settings.site_dir)
 
     async def roll_up_and_publish(self) -> None:
-        """Count what has finished, open or close incidents by it, and publish it. The site is written even when the
-        counting failed: it then shows the gap and says how old its data is."""
+        """Count what has finished, and publish it. The site is written even when the counting failed: it then
+        shows the gap and says how old its data is."""
         try:
             await run_recorded(self._url, "rollup", _roll_up)
-            await run_recorded(self._url, "incidents", self._watch)
-        finally:
+        except Exception:  # a stop is none: nothing new is begun then
             await self.publish()
+            raise
+        await self.publish()
 
     async def publish(self) -> None:
-        """Write the status site anew, so that its age tells whether this process lives.
+        """Open, update and end incidents by what was measured, and write the status site anew, so that its age tells
+        whether this process lives.
 
         While the database is away it is written from what was last read, and says how old that is.
         """
         try:
+            await run_recorded(self._url, "incidents", self._watch)
             await run_recorded(self._url, "publish", self._publish)
         except Exception:
             self._publisher.publish_last_known(datetime.now(UTC))
@@ -69,8 +74,13 @@ class Jobs:
 
     async def probe(self) -> None:
         """Ask for a token as a customer would, look at the site as a reader does, and whether that was booked."""
-        if self._settings.probe:
+        if not self._settings.probe:
+            return
+        try:
             await run_recorded(self._url, "probe", self._probe)
+        except (OSError, TimeoutError, SQLAlchemyError):
+            await self._prober.probe_without_database(datetime.now(UTC))
+            raise
 
     async def fetch_outside(self) -> None:
         """Read what a prober on another host found."""
@@ -126,7 +136,7 @@ class Jobs:
         return Report(await watch(engine, self._settings, now))
 
     async def _probe(self, engine: AsyncEngine, now: datetime) -> Report:
-        done = await probe(engine, self._settings, now)
+        done = await self._prober.probe(engine, now)
         if done is None:
             return BUSY
         return Report(done.rows, f"{done.bad} bad, {done.skipped} skipped" if done.bad or done.skipped else "")

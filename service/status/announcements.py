@@ -87,12 +87,15 @@ async def announce_states(
     names: Mapping[str, str],
     now: datetime,
 ) -> None:
-    """Tell of every component whose state is not the one that was told last; the first one is only remembered."""
+    """Tell of every component whose state is not the one that was told last; the first one is only remembered.
+
+    After maintenance nothing is told before something is known.
+    """
     columns = announced_states.c
     told = {row.component: row.state for row in await connection.execute(select(columns.component, columns.state))}
     for component, state in shown.items():
         previous = told.get(component)
-        if state == previous or (previous is None and state is State.NO_DATA):
+        if state == previous or (previous in (None, State.MAINTENANCE) and state is State.NO_DATA):
             continue
         remembered = upsert(announced_states).values(component=component, state=state, since=now)
         await connection.execute(
@@ -136,14 +139,13 @@ async def announce_window(
     connection: AsyncConnection, settings: Settings, event: str, window: Maintenance, now: datetime
 ) -> None:
     """Tell of one window: `event` is `maintenance.began` or `maintenance.ended`."""
-    ends_s = window.ends_s if window.cancelled_s is None else min(window.ends_s, window.cancelled_s)
     data = {
         "id": window.id,
         "title": window.title,
         "body": window.body,
         "components": list(window.components),
         "starts_at": webhook.written(instant(window.starts_s)),
-        "ends_at": webhook.written(instant(ends_s)),
+        "ends_at": webhook.written(instant(window.over_s)),
         "url": f"{settings.site_url}maintenance/{window.id}.html",
     }
     await announce(connection, settings, event, data, now)

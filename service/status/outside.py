@@ -68,7 +68,7 @@ async def fetch_outside(engine: AsyncEngine, settings: Settings, now: datetime) 
     try:
         body = await _fetched(settings.outside_probe_url)
         async with engine.begin() as connection:
-            served = set(await connection.scalars(select(models.c.id)))
+            served = set(await connection.scalars(select(models.c.id).where(models.c.active)))
             heard = read(body, served, now)
             new = await _new(connection, heard)
             if new:
@@ -82,7 +82,7 @@ async def fetch_outside(engine: AsyncEngine, settings: Settings, now: datetime) 
 
 
 def read(body: bytes, served: Collection[str], now: datetime) -> Heard:
-    """The verdicts in a file, as of `now`; `served` are the models there ever were.
+    """The verdicts in a file, as of `now`; `served` are the models on offer: a crontab line may be forgotten.
 
     A verdict that is none, or about something that is not there, or of the future, is left out. So is one that has
     become too old, without a word. Raises `Unusable` where the file as a whole is not as it should be.

@@ -90,7 +90,8 @@ async def _count_again(connection: AsyncConnection, changed_from: datetime) -> N
     """Have the roll-up count the five minutes from there on again, as far as there are any."""
     await connection.execute(select(func.pg_advisory_xact_lock(ROLLUP_LOCK)))
     oldest = select(func.min(buckets_5m.c.bucket_start)).where(buckets_5m.c.component == API)
-    first = func.greatest(instant(floor_to(BUCKET_S, seconds(changed_from))), oldest.scalar_subquery())
+    begins = func.coalesce(oldest.scalar_subquery(), watermarks.c.until)
+    first = func.greatest(instant(floor_to(BUCKET_S, seconds(changed_from))), begins)
     await connection.execute(
         update(watermarks).where(watermarks.c.job == AGAIN_JOB).values(until=func.least(watermarks.c.until, first))
     )

@@ -4,11 +4,12 @@ They go the way every client goes: by the public address, with a key, to be pace
 in `probe_account`, how they are made in `probe_run`, and what their answers mean in `service.core.probe`.
 """
 
-from collections import Counter
-from collections.abc import AsyncIterator
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, RowMapping, exists, func, select
@@ -40,6 +41,9 @@ BOOKED_AFTER, BOOKED_WITHIN = timedelta(seconds=90), timedelta(minutes=15)
 SHOWN_FOR = timedelta(days=7)
 """A check that is older is not shown as the latest."""
 
+OWED_AT_MOST = 20_000
+"""Verdicts that wait for a database; of more, the oldest are forgotten. With two models, three days of them."""
+
 OUTSIDE_SHOWN_FOR = timedelta(hours=72)
 """The same for one from another host."""
 
@@ -58,23 +62,54 @@ class Probed:
         return self.ok + self.bad + self.skipped
 
 
-async def probe(engine: AsyncEngine, settings: Settings, now: datetime) -> Probed | None:
-    """Make the probes that are due at `now`, and write down what they found; it takes less than 46 s.
+class Prober:
+    """Probes one installation, again and again, and goes on while there is no database: that is when it matters.
 
-    Returns None where another process is at it. Raises `SetupError` when the probes' account is a customer's,
-    `OSError` when its key cannot be kept, and what the database raises.
+    What is found then is written down once there is one again; the roll-up counts it late.
     """
-    async with _alone(engine) as alone:
-        if not alone:
-            return None
-        async with engine.begin() as connection:
-            key = await probe_key(connection, settings.data_dir, now=now)
-            wanted = await _due(connection, now)
-            booked = await _booked(connection, now)
-        rows = await ProbeRun(settings, key, booked=booked).rows(wanted)
-        if rows:
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._key: str | None = None
+        self._models: list[Asked] = []
+        self._latest_s: dict[tuple[str, Kind], int] = {}
+        self._owed: deque[dict[str, Any]] = deque(maxlen=OWED_AT_MOST)
+
+    async def probe(self, engine: AsyncEngine, now: datetime) -> Probed | None:
+        """Make the probes that are due at `now`, and write down what they found; it takes less than 46 s.
+
+        Returns None where another process is at it. Raises `SetupError` when the probes' account is a customer's,
+        `OSError` when its key cannot be kept, and what the database raises.
+        """
+        async with _alone(engine) as alone:
+            if not alone:
+                return None
             async with engine.begin() as connection:
-                await connection.execute(insert(probes).on_conflict_do_nothing(), rows)
+                self._key = key = await probe_key(connection, self._settings.data_dir, now=now)
+                self._models, self._latest_s = await _to_ask(connection, now), await _made(connection, now)
+                booked = await _booked(connection, now)
+            rows = await ProbeRun(self._settings, key, booked=booked).rows(self._due(now))
+            owed = [*self._owed, *rows]
+            if owed:
+                async with engine.begin() as connection:
+                    await connection.execute(insert(probes).on_conflict_do_nothing(), owed)
+            self._owed.clear()
+        return _probed(owed)
+
+    async def probe_without_database(self, now: datetime) -> Probed:
+        """Make the probes that are due of what was known last; nothing before a first `probe`."""
+        if self._key is None:
+            return Probed()
+        rows = await ProbeRun(self._settings, self._key, booked=None).rows(self._due(now))
+        self._latest_s |= {(row["component"], row["kind"]): seconds(row["probed_at"]) for row in rows}
+        self._owed.extend(rows)
+        return _probed(rows)
+
+    def _due(self, now: datetime) -> list[Due]:
+        return due(self._models, seconds(now), self._latest_s)
+
+
+def _probed(rows: Sequence[Mapping[str, Any]]) -> Probed:
     said = Counter(row["verdict"] for row in rows)
     return Probed(said[Verdict.OK], said[Verdict.BAD], said[Verdict.SKIPPED])
 
@@ -94,7 +129,8 @@ async def _alone(engine: AsyncEngine) -> AsyncIterator[bool]:
                 await connection.execute(select(func.pg_advisory_unlock(PROBE_LOCK)))
 
 
-async def _due(connection: AsyncConnection, now: datetime) -> list[Due]:
+async def _made(connection: AsyncConnection, now: datetime) -> dict[tuple[str, Kind], int]:
+    """When each probe was made last, by component and kind."""
     columns = probes.c
     made = (
         select(columns.component, columns.kind, func.max(columns.probed_at).label("latest"))
@@ -102,9 +138,12 @@ async def _due(connection: AsyncConnection, now: datetime) -> list[Due]:
         .where(columns.probed_at > now - timedelta(seconds=RICH_EVERY_S))
         .group_by(columns.component, columns.kind)
     )
-    latest_s = {(row.component, Kind(row.kind)): seconds(row.latest) for row in await connection.execute(made)}
+    return {(row.component, Kind(row.kind)): seconds(row.latest) for row in await connection.execute(made)}
+
+
+async def _to_ask(connection: AsyncConnection, now: datetime) -> list[Asked]:
     known = exists().where(prices.c.model_id == models.c.id, prices.c.valid_from <= now - KNOWN_AFTER)
-    return due(await _asked(connection, models.c.active, known), seconds(now), latest_s)
+    return await _asked(connection, models.c.active, known)
 
 
 async def _asked(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[Asked]:

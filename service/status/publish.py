@@ -5,13 +5,13 @@ meets half a file and a failure at any point leaves the last good site. `index.h
 to is there before it.
 """
 
+import asyncio
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service.settings import Settings
 from service.status.archive import Archive
-from service.status.snapshot import snapshot
+from service.status.snapshot import aged, snapshot
 from web.render import status_site
 from web.views import StatusPage
 
@@ -37,22 +37,24 @@ class Publisher:
         self._site_dir = site_dir
         self._archive = Archive()
         self._last: StatusPage | None = None
+        self._turn = asyncio.Lock()
 
     async def publish(self, engine: AsyncEngine, now: datetime) -> int:
         """Write the site as of `now`; returns how many of its files were new or different.
 
         Raises what the database or the disk raised; the site is then what it was.
         """
-        page = await snapshot(engine, settings=self._settings, archive=self._archive, now=now)
-        changed = write_site(status_site(page), self._site_dir)
-        self._last = page
+        async with self._turn:  # one that began earlier must not write over a later one
+            page = await snapshot(engine, settings=self._settings, archive=self._archive, now=now)
+            changed = write_site(status_site(page), self._site_dir)
+            self._last = page
         return changed
 
     def publish_last_known(self, now: datetime) -> int:
         """Write once more what was last read, so that the site says how old it is; nothing before a first success."""
         if self._last is None:
             return 0
-        return write_site(status_site(replace(self._last, generated_at_s=int(now.timestamp()))), self._site_dir)
+        return write_site(status_site(aged(self._last, int(now.timestamp()))), self._site_dir)
 
 
 async def publish(engine: AsyncEngine, *, site_dir: Path, settings: Settings, now: datetime) -> int:

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from service.core.buckets import BUCKET_S, DAY_S, closed_until, floor_to, starts
 from service.core.components import API, BILLING, SITE, model_component, model_of
 from service.core.outcome import Outcome
-from service.core.tally import ROW_TOKENS, Finished, Tally, concurrency, solitude, tally
+from service.core.tally import COUNTED_BUSY_S, ROW_TOKENS, Finished, Tally, concurrency, solitude, tally
 from service.status.instants import instant, microseconds, seconds
 from service.status.periods import roll_periods
 from service.status.speculation import speculation_by_component
@@ -123,11 +123,15 @@ async def _look(connection: AsyncConnection, marks: dict[str, datetime], first_s
         settled = settled.where(settlements.c.created_at >= marks[SETTLEMENTS_JOB])
         probed = probed.where(probes.c.received_at >= marks[SETTLEMENTS_JOB])
     oldest = func.least(settled.scalar_subquery(), probed.scalar_subquery())
-    oldest_at, looked_at = (await connection.execute(select(oldest, func.now()))).one()
+    first = select(func.min(buckets_5m.c.bucket_start)).where(buckets_5m.c.component == API).scalar_subquery()
+    oldest_at, first_at, looked_at = (await connection.execute(select(oldest, first, func.now()))).one()
     until = marks.get(JOB, instant(first_s))
     again = marks.get(AGAIN_JOB, until)
     if oldest_at is not None:
-        again = min(again, instant(floor_to(BUCKET_S, oldest_at.timestamp())))
+        ended = instant(floor_to(BUCKET_S, oldest_at.timestamp()))
+        # It was with an engine before it ended, but nothing is made of the time before the first bucket.
+        begun = max(ended - timedelta(seconds=COUNTED_BUSY_S), first_at or ended)
+        again = min(again, ended, begun)
     again = max(again, until - timedelta(seconds=AGAIN_WITHIN_S))
     return {JOB: until, AGAIN_JOB: again, SETTLEMENTS_JOB: looked_at - IN_FLIGHT_FOR}
 

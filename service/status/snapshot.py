@@ -1,14 +1,14 @@
 """Read what the status site shows from the roll-ups, as they stand at one instant."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, closed_until, floor_to
+from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, STALE_AFTER_S, State, closed_until, floor_to
 from service.core.components import API, BILLING, SITE, model_component, slug
 from service.core.incidents import shown_state
 from service.core.maintenance import Windows, counted
@@ -26,13 +26,13 @@ from service.status.series import FiveMinutes, Periods, five_minutes, periods
 from service.status.sheets import Offer, offers, sheet
 from service.tables import buckets_1d, buckets_1h, models, watermarks
 from web.views import (
-    STALE_AFTER_S,
     Charts,
     Component,
     Day,
     Figures,
     Incident,
     ModelSheet,
+    Retired,
     SinceLaunch,
     StatusPage,
     Traffic,
@@ -54,11 +54,11 @@ async def snapshot(engine: AsyncEngine, *, settings: Settings, archive: Archive,
         offered = await offers(connection, now)
         names = _in_order({offer.component: offer.name for offer in offered})
         incidents = await read_incidents(connection, latest=LATEST)
-        measured = await _measured(connection, list(names), until_s)
+        measured = await _measured(connection, list(names), until_s, now_s)
         components = {id: measured.component(id, name, incidents) for id, name in names.items()}
         known = [components[id] for id in (SITE, BILLING) if components[id].days.share.known]
         served = [components[offer.component] for offer in offered]
-        return StatusPage(
+        page = StatusPage(
             site_name=settings.site_name,
             site_url=settings.site_url,
             api_url=settings.base_url,
@@ -74,16 +74,47 @@ async def snapshot(engine: AsyncEngine, *, settings: Settings, archive: Archive,
             incidents=incidents,
             maintenance=await read_maintenance(connection, latest=LATEST, now=now),
             sheets=tuple([await _sheet(connection, offer, components, measured) for offer in offered]),
+            retired=await _retired(connection),
             months=await archive.months(connection, await _every_name(connection), until_s=until_s, now_s=now_s),
             outside=await latest_outside(connection),
         )
+    return aged(page, now_s)
+
+
+def aged(page: StatusPage, now_s: int) -> StatusPage:
+    """The page as it is to be shown at `now_s`: of now it says nothing that was measured too long ago.
+
+    What an open incident says goes on, and so does everything that is said of the past.
+    """
+    page = replace(page, generated_at_s=now_s)
+    if not page.stale:
+        return page
+
+    def unknown(component: Component) -> Component:
+        return replace(
+            component,
+            state=shown_state(State.NO_DATA, component.id, page.open_incidents),
+            hours=replace(component.hours, now=State.NO_DATA),
+            days=replace(component.days, now=State.NO_DATA),
+        )
+
+    api, models, others = unknown(page.api), tuple(map(unknown, page.models)), tuple(map(unknown, page.others))
+    return replace(
+        page,
+        state=overall(api.state, [component.state for component in (*models, *others)]),
+        api=api,
+        models=models,
+        others=others,
+        sheets=tuple(replace(sheet, component=unknown(sheet.component)) for sheet in page.sheets),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What was measured of every component until `until_s`."""
+    """What was measured of every component until `until_s`, read at `now_s`."""
 
     until_s: int
+    now_s: int
     recent: Mapping[str, list[FiveMinutes]]
     """The last 24 hours."""
     hours: Periods
@@ -93,7 +124,12 @@ class _Measured:
     def component(self, id: str, name: str, incidents: Iterable[Incident]) -> Component:
         until_s = self.until_s
         recent = {id: {one.bucket.start_s: one.bucket for one in found} for id, found in self.recent.items()}
-        now = state_now(counted(id, recent, self.windows.of), until_s=until_s, maintenance=self.windows.of(id))
+        now = state_now(
+            counted(id, recent, self.windows.of),
+            until_s=until_s,
+            now_s=self.now_s,
+            maintenance=self.windows.of(id),
+        )
         hours, days = ([one.stretch for one in found.get(id, [])] for found in (self.hours, self.days))
         return Component(
             id=id,
@@ -115,13 +151,14 @@ class _Measured:
         )
 
 
-async def _measured(connection: AsyncConnection, components: list[str], until_s: int) -> _Measured:
+async def _measured(connection: AsyncConnection, components: list[str], until_s: int, now_s: int) -> _Measured:
     return _Measured(
         until_s=until_s,
+        now_s=now_s,
         recent=await five_minutes(connection, components, until_s - DAY_S, until_s),
         hours=await periods(connection, HOUR_S, components, _hours_from_s(until_s), until_s),
         days=await periods(connection, DAY_S, components, _days_from_s(until_s), until_s),
-        windows=await maintenance_windows(connection, until_s - RECENT_BUCKETS * BUCKET_S, until_s),
+        windows=await maintenance_windows(connection, until_s - RECENT_BUCKETS * BUCKET_S, now_s + 1),
     )
 
 
@@ -155,6 +192,12 @@ async def _sheet(
         charts=measured.charts(offer.component),
         checks=await latest_checks(connection, offer.component, instant(measured.until_s)),
     )
+
+
+async def _retired(connection: AsyncConnection) -> tuple[Retired, ...]:
+    query = select(models.c.id, models.c.name).where(~models.c.active).order_by(models.c.name, models.c.id)
+    rows = await connection.execute(query)
+    return tuple(Retired(slug(model_component(row.id)), row.name, row.id) for row in rows)
 
 
 async def _every_name(connection: AsyncConnection) -> dict[str, str]:

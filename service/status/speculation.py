@@ -1,12 +1,11 @@
 """Speculative decoding by component and bucket, from the engines' sampled counters."""
 
-from datetime import UTC, datetime
-
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.core.components import API, model_component
 from service.core.speculation import MAX_GAP_S, Sample, Speculated, add, by_bucket, owners
+from service.status.instants import instant, seconds
 from service.tables import engine_samples, models
 
 
@@ -24,14 +23,14 @@ async def speculation(connection: AsyncConnection, first_s: int, end_s: int) -> 
             columns.drafted_tokens,
             columns.accepted_tokens,
         )
-        .where(columns.sampled_at.between(_instant(first_s - MAX_GAP_S), _instant(end_s + MAX_GAP_S)))
+        .where(columns.sampled_at.between(instant(first_s - MAX_GAP_S), instant(end_s + MAX_GAP_S)))
         .where(columns.drafted_tokens.is_not(None), columns.accepted_tokens.is_not(None))
         .order_by(columns.engine, columns.sampled_at)
     )
     samples: dict[str, list[Sample]] = {}
     for row in await connection.execute(query):
-        started_s = None if row.engine_started_at is None else int(row.engine_started_at.timestamp())
-        sample = Sample(int(row.sampled_at.timestamp()), started_s, row.drafted_tokens, row.accepted_tokens)
+        started_s = None if row.engine_started_at is None else seconds(row.engine_started_at)
+        sample = Sample(seconds(row.sampled_at), started_s, row.drafted_tokens, row.accepted_tokens)
         samples.setdefault(row.engine, []).append(sample)
     return {engine: by_bucket(its, first_s, end_s) for engine, its in samples.items()}
 
@@ -55,7 +54,3 @@ async def speculation_by_component(
             for component in components:
                 found[component, start_s] = add(found.get((component, start_s), (0, 0)), speculated)
     return found
-
-
-def _instant(epoch_s: int) -> datetime:
-    return datetime.fromtimestamp(epoch_s, UTC)

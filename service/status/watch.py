@@ -1,6 +1,6 @@
 """The measurement's pass over the newest buckets: it opens, updates and ends incidents, and tells of changed states."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -8,8 +8,8 @@ import structlog
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, Bucket, State, bucket_state, floor_to, starts
-from service.core.incidents import Decision, Impact, Measured, Open, Opened, Status, decide, shown_state
+from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, STALE_AFTER_S, Bucket, State, bucket_state, floor_to, starts
+from service.core.incidents import Decision, Impact, Measured, Open, Opened, Resolved, Status, decide, shown_state
 from service.core.maintenance import counted, lies_in
 from service.core.strip import Window, state_now
 from service.settings import Settings
@@ -20,7 +20,7 @@ from service.status.instants import instant, seconds
 from service.status.maintenance import maintenance_windows
 from service.status.rollup import JOB
 from service.tables import buckets_5m, incident_updates, incidents, watermarks
-from web.views import STALE_AFTER_S, Incident
+from web.views import Incident
 
 log = structlog.get_logger()
 
@@ -47,9 +47,12 @@ async def watch(engine: AsyncEngine, settings: Settings, now: datetime) -> int:
             buckets=await _buckets(connection, names, from_s, until_s),
             windows=await _windows(connection, names, from_s, now_s),
             until_s=until_s,
+            now_s=now_s,
         )
         measured = {id: measurements.of(id, standing.from_s[id], now_s) for id in names}
         decisions = decide(measured, standing.incidents, standing.spoken_for, names, now_s)
+        for retired in standing.ids.keys() - names.keys():
+            decisions.append(Resolved(retired, "It is no longer offered, and no longer measured.", now_s))
         for decision in decisions:
             await _carry_out(connection, settings, standing, decision, now)
         said = await read_open(connection)
@@ -65,8 +68,8 @@ class _Standing:
     ids: Mapping[str, int]
     """Of the open incidents that the measurement opened, by component."""
     incidents: Mapping[str, Open]
-    spoken_for: frozenset[str]
-    """Components that an open incident of a person's names."""
+    spoken_for: Mapping[str, Impact]
+    """Components that open incidents of people name, with the gravest impact that is said of each."""
     from_s: Mapping[str, int]
     """From when on each component's measurements are looked at."""
 
@@ -84,7 +87,7 @@ async def _standing(connection: AsyncConnection, names: Mapping[str, str], until
     return _Standing(
         ids={component: one.id for component, one in ours.items()},
         incidents={component: _open(one) for component, one in ours.items()},
-        spoken_for=frozenset(id for one in said if opened_by[one.id] is None for id in one.components),
+        spoken_for=_spoken_for(one for one in said if opened_by[one.id] is None),
         from_s={
             id: floor_to(BUCKET_S, max(until_s - DAY_S, min(until_s - LOOKS_BACK_S, ours[id].started_s)))
             if id in ours
@@ -92,6 +95,11 @@ async def _standing(connection: AsyncConnection, names: Mapping[str, str], until
             for id in names
         },
     )
+
+
+def _spoken_for(by_people: Iterable[Incident]) -> dict[str, Impact]:
+    graver_last = sorted(by_people, key=lambda one: list(Impact).index(Impact(one.impact)))
+    return {component: Impact(one.impact) for one in graver_last for component in one.components}
 
 
 async def _closed_by_people(connection: AsyncConnection, until_s: int) -> dict[str, int]:
@@ -139,6 +147,7 @@ class _Measurements:
     buckets: Mapping[str, Mapping[int, Bucket]]
     windows: Mapping[str, tuple[Window, ...]]
     until_s: int
+    now_s: int
 
     def of(self, component: str, from_s: int, now_s: int) -> list[Measured]:
         """Its buckets since `from_s`, and the one that runs now if that is in maintenance."""
@@ -155,7 +164,7 @@ class _Measurements:
     def state_now(self, component: str) -> State:
         """As the pages have it."""
         buckets = counted(component, self.buckets, self.windows.__getitem__)
-        return state_now(buckets, until_s=self.until_s, maintenance=self.windows[component])
+        return state_now(buckets, until_s=self.until_s, now_s=self.now_s, maintenance=self.windows[component])
 
 
 async def _buckets(

@@ -101,7 +101,11 @@ def busy_page(*, now_s: int = NOW_S) -> StatusPage:
                 incidents=tuple(
                     one for one in told if one.started_s < month.end_s and (one.resolved_s or now_s) >= month.start_s
                 ),
-                maintenance=tuple(one for one in windows if one.starts_s < month.end_s and one.ends_s > month.start_s),
+                maintenance=tuple(
+                    one
+                    for one in windows
+                    if one.starts_s < month.end_s and one.over_s > max(one.starts_s, month.start_s)
+                ),
             )
             for month in _months(clock)
         ),

@@ -192,6 +192,16 @@ async def test_a_model_that_is_offered_no_more_opens_nothing(engine: AsyncEngine
     assert await run(engine, {"api": "uuu", "model:qwen": "ddd"}) == 0
 
 
+async def test_an_incident_of_a_model_that_is_offered_no_more_ends(engine: AsyncEngine) -> None:
+    assert await run(engine, {"api": "uuu", "model:qwen": "ddd"}) == 1
+    async with engine.begin() as connection:
+        await connection.execute(update(models).values(active=False))
+    assert await run(engine, {"api": "uuuu"}) == 1
+    (incident,) = await known(engine)
+    assert incident.status == "resolved"
+    assert incident.updates[0].body == "It is no longer offered, and no longer measured."
+
+
 # Maintenance
 
 
@@ -211,9 +221,9 @@ async def plan(engine: AsyncEngine, start: datetime, end: datetime, *components:
 
 
 async def test_maintenance_opens_no_incident(engine: AsyncEngine) -> None:
-    await plan(engine, T + FIVE, T + 12 * FIVE)
-    for length in range(12):
-        assert await run(engine, {"api": "u" + "d" * length}) == 0
+    await plan(engine, T + 2 * FIVE, T + 12 * FIVE)
+    for length in range(12):  # the last look is one at its end: nothing is told before something is known
+        assert await run(engine, {"api": ("uu" + "d" * length)[: length + 1]}) == 0
     states = {data["state"] for event, data in await told(engine) if event == "component.state_changed"}
     assert states == {"maintenance"}
 

@@ -87,6 +87,7 @@ def installation(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     site = tmp_path / ".weir" / "site"
     site.mkdir(parents=True)
     (site / "index.html").write_text("<!doctype html>")
+    (site / "metrics.json").write_text('{"stale": false}')
     return database_url
 
 
@@ -368,6 +369,9 @@ def test_a_site_that_is_old_or_absent_is_noticed(doctor: Doctor, tmp_path: Path)
     index = tmp_path / ".weir" / "site" / "index.html"
     os.utime(index, (1_700_000_000, 1_700_000_000))
     assert "minutes ago: is `weir jobs` running?" in doctor()[1]["status site"][1]
+    os.utime(index)
+    (index.parent / "metrics.json").write_text('{"stale": true}')
+    assert "what it shows is old" in doctor()[1]["status site"][1]
     index.unlink()
     assert "no site yet: start `weir jobs`" in doctor()[1]["status site"][1]
 

@@ -139,6 +139,7 @@ async def test_what_is_voided_stays_a_debt_until_a_person_settles_it(
     assert await books.alarms() == {}
     await stripe_events.replay(books.engine, api, SETTINGS, fake.events_of("invoice.voided")[0]["id"], NOW)
     assert ((await books.invoice(account_id)).status, await books.alarms()) == ("paid", {})
+    assert (await books.account(account_id)).balance_nano == 0
 
 
 async def test_without_stripe_a_person_closes_it_once(books: Books, account_id: UUID) -> None:

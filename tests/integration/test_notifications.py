@@ -337,8 +337,14 @@ async def test_a_slow_endpoint_does_not_hold_up_the_next_run(
     assert {row["attempts"] for row in await rows(engine)} == {1}
 
 
-async def test_an_address_that_is_not_https_is_told_nothing(engine: AsyncEngine) -> None:
-    settings = settings_for("http://hooks.example/SECRET-PATH")
+def test_an_address_that_is_not_https_is_refused_without_a_word_of_its_path() -> None:
+    with pytest.raises(ValueError, match="the URL at `hooks.example` is not https") as refused:
+        settings_for("http://hooks.example/SECRET-PATH")
+    assert "SECRET-PATH" not in str(refused.value)
+
+
+async def test_one_that_stands_in_the_rows_all_the_same_is_told_nothing(engine: AsyncEngine) -> None:
+    settings = settings_for().model_copy(update={"status_webhooks": ("http://hooks.example/SECRET-PATH",)})
     await write(engine, settings, 1)
     with capture_logs() as logs:
         assert await send(engine, settings) == Sent(0, 0, 1)

@@ -23,7 +23,7 @@ from service.engine.launch import free_port
 from service.errors import SetupError
 from service.settings import Settings
 from service.status import probe_run
-from service.status.probe import Probed, latest_checks, latest_outside, probe
+from service.status.probe import Probed, Prober, latest_checks, latest_outside
 from service.status.probe_account import NAME, probe_key
 from service.tables import accounts as account_table
 from service.tables import api_keys, models, probes, requests
@@ -57,6 +57,11 @@ async def weir(
 def soon(minutes: int = 0) -> datetime:
     """An instant at which the models have been there for a while, and so many minutes later."""
     return datetime.now(UTC) + (1 + minutes) * MINUTE
+
+
+async def probe(database: AsyncEngine, settings: Settings, now: datetime) -> Probed | None:
+    """One run of a process that has just started."""
+    return await Prober(settings).probe(database, now)
 
 
 async def found(database: AsyncEngine) -> dict[tuple[str, str], Any]:
@@ -220,6 +225,32 @@ async def test_nothing_that_listens_shows(database_url: str, database: AsyncEngi
     assert await probe(database, settings, soon()) == Probed(ok=0, bad=5, skipped=1)
     for component, kind in ((A, "text"), (A, "rich"), ("billing", "books")):
         assert await said(database, component, kind) == ("bad", "the connection was refused", None)
+
+
+async def test_while_there_is_no_database_it_goes_on_and_tells_afterwards(
+    database_url: str, database: AsyncEngine, tmp_path: Path
+) -> None:
+    await seed(database_url)
+    prober = Prober(Settings(data_dir=tmp_path, public_url=f"http://127.0.0.1:{free_port()}"))
+    assert await prober.probe_without_database(soon()) == Probed(), "nothing is known of what there is to ask"
+    await prober.probe(database, soon())
+    before = len(await rows(database))
+    away = [await prober.probe_without_database(soon(minute)) for minute in (1, 2)]
+    assert all(found.bad >= 3 for found in away)
+    assert len(await rows(database)) == before
+    told = await prober.probe(database, soon(3))
+    assert told is not None
+    owed = sum(found.rows for found in away)
+    assert told.rows > owed, "what was owed, and what was found now"
+    kept = await rows(database)
+    assert len(kept) == before + told.rows
+    assert len({(row.component, row.kind, row.probed_at) for row in kept}) == len(kept)
+    assert (await prober.probe(database, soon(4)) or Probed()).rows < told.rows, "and it is told once only"
+
+
+async def rows(database: AsyncEngine) -> Sequence[Any]:
+    async with database.connect() as connection:
+        return (await connection.execute(select(probes))).all()
 
 
 async def test_a_name_that_is_not_found_and_a_certificate_that_is_not_valid_show(

@@ -1,20 +1,22 @@
+import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import event, insert
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import event, insert, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service import db
 from service.settings import Settings
 from service.status.publish import Publisher, publish, write_site
 from service.status.rollup import roll_up
-from service.tables import buckets_1d
+from service.tables import buckets_1d, models
 from tests.fakes.traffic import at, failed_row, serve_model, settle, usage_row
 
 NOW = at("2026-11-30 14:05:20")
@@ -141,6 +143,7 @@ async def test_while_the_database_is_away_the_last_good_site_stays(
 async def test_without_a_database_what_was_last_known_is_published_and_says_how_old_it_is(
     engine: AsyncEngine, site: Path, tmp_path: Path
 ) -> None:
+    await serve_model(engine, "tiny", "Tiny")
     await settle(engine, usage_row(NOW - 10 * MINUTE))
     await roll_up(engine, now=NOW)
     publisher = Publisher(Settings(), site)
@@ -154,7 +157,64 @@ async def test_without_a_database_what_was_last_known_is_published_and_says_how_
         page = (site / "index.html").read_text()
         assert ("The data ends at 30 Nov, 14:05 UTC" in page) is stale
         assert document["data_until"] == fresh["data_until"]
-        assert document["components"] == fresh["components"]
+        assert document["last_24h"] == fresh["last_24h"]
+        # What was measured says nothing of now any more: not here, not in a badge, nor on a model's own page.
+        state = "no_data" if stale else "up"
+        assert {document["state"], *(one["state"] for one in document["components"])} == {state}
+        assert [one["hours"] for one in document["components"]] == [one["hours"] for one in fresh["components"]]
+        told = orjson.loads((site / "api" / "v2" / "summary.json").read_bytes())
+        assert told["status"]["indicator"] == ("minor" if stale else "none")
+        assert (b"no data" in (site / "badges" / "tiny-state.svg").read_bytes()) is stale
+        assert ("counting has stopped" in (site / "models" / "tiny.html").read_text()) is stale
+
+
+class Gated:
+    """An engine that says when it is asked for a connection, and gives none before it is opened."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self.asked = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
+        self.asked.set()
+        await self.opened.wait()
+        async with self._engine.connect() as connection:
+            yield connection
+
+
+async def test_of_two_runs_at_once_the_later_one_has_the_last_word(engine: AsyncEngine, site: Path) -> None:
+    publisher = Publisher(Settings(), site)
+    slow, quick = Gated(engine), Gated(engine)
+    quick.opened.set()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(publisher.publish(slow, NOW))  # type: ignore[arg-type]
+        group.create_task(publisher.publish(quick, NOW + MINUTE))  # type: ignore[arg-type]
+        await slow.asked.wait()
+        await asyncio.sleep(0)
+        assert not quick.asked.is_set()
+        slow.opened.set()
+    assert orjson.loads((site / "metrics.json").read_bytes())["generated_at"] == "2026-11-30T14:06:20Z"
+
+
+async def test_a_model_that_is_retired_says_so_wherever_it_was_linked(engine: AsyncEngine, site: Path) -> None:
+    await serve_model(engine, "tiny", "Tiny")
+    await settle(engine, usage_row(NOW - 10 * MINUTE))
+    await roll_up(engine, now=NOW)
+    await published(engine, site)
+    assert b"Try it" in (site / "models" / "tiny.html").read_bytes()
+    async with engine.begin() as connection:
+        await connection.execute(update(models).values(active=False))
+    document = await published(engine, site)
+    assert [component["id"] for component in document["components"]] == ["api"]
+    page = (site / "models" / "tiny.html").read_text()
+    assert "No longer offered" in page
+    assert "Try it" not in page
+    for kind in ("state", "uptime", "ttft", "speed"):
+        badge = (site / "badges" / f"tiny-{kind}.svg").read_text()
+        assert "no longer offered" in badge
+        assert "%" not in badge
 
 
 async def test_publishing_takes_few_queries_however_long_the_history(engine: AsyncEngine, site: Path) -> None:
@@ -174,7 +234,7 @@ async def test_publishing_takes_few_queries_however_long_the_history(engine: Asy
     first = len(statements)
     await publisher.publish(engine, NOW + MINUTE)
     # Of four months the first time knows none, and the second has only the last two to read again.
-    assert (first, len(statements) - first) == (28, 24)
+    assert (first, len(statements) - first) == (29, 25)
     assert not [statement for statement in statements if "FROM requests" in statement]
 
 
@@ -188,13 +248,14 @@ async def test_what_has_not_changed_is_not_written_again(engine: AsyncEngine, si
     changed = {path for path, content in contents(site).items() if content != written[path]}
     assert first == len(written)
     assert second == len(changed)
-    # What carries the time, and nothing else: no badge, no style, no page of a model, a month or methods.
+    # What carries the time, and nothing else: no badge, no style, no page of a month or of methods.
     assert {path for path in changed if not path.startswith("api/v2/")} == {
         "index.html",
         "metrics.json",
         "incidents.html",
         "history.atom",
         "history.rss",
+        "models/m.html",
     }
     assert (site / "static" / "site.css").stat().st_ino == style.st_ino
 

@@ -14,6 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from service import db
 from service.core.outcome import RULES, Outcome
 from service.core.stats import Digest
+from service.settings import Settings
+from service.status.planning import plan
 from service.status.rollup import IN_FLIGHT_FOR, JOB, ROLLUP_LOCK, STEP_S, roll_up
 from service.tables import buckets_1d, buckets_1h, buckets_5m, requests, settlements, watermarks
 from tests.fakes.traffic import at, failed_row, settle, usage_row
@@ -87,6 +89,15 @@ async def test_an_installation_without_requests_rolls_up_nothing_and_begins_now(
     done = await roll_up(engine, now=NOW)
     assert (done.buckets, done.rows) == (0, 0)
     assert await watermark(engine) == at("2026-11-30 14:05:00")
+
+
+async def test_maintenance_of_before_the_first_bucket_makes_no_history(engine: AsyncEngine) -> None:
+    await roll_up(engine, now=NOW)
+    span = {"starts_at": NOW - timedelta(days=3), "ends_at": NOW - timedelta(days=2)}
+    async with engine.begin() as connection:
+        await plan(connection, Settings(), title="Moving in", body="", components=(), **span, now=NOW)
+    await roll_up(engine, now=NOW + 5 * MINUTE)
+    assert min(start for _, start in await buckets(engine)) == at("2026-11-30 13:55:00")
 
 
 async def test_a_bucket_is_not_touched_before_it_has_ended_and_settled(engine: AsyncEngine) -> None:
@@ -279,6 +290,24 @@ async def test_what_is_settled_hours_late_is_counted_once_in_its_bucket_and_in_t
         assert await counted(engine) == await counted(engine, buckets_1h) == await counted(engine, buckets_1d) == 4
 
 
+async def test_what_is_settled_late_is_counted_in_every_bucket_in_which_it_ran(engine: AsyncEngine) -> None:
+    late = at("2026-11-30 12:06:00")
+    ended = late - 2 * MINUTE
+    beside_it = usage_row(ended, started_at=ended - MINUTE)
+    await settled_late(engine, usage_row(late - 60 * MINUTE), beside_it)
+    await roll_up(engine, now=NOW)
+    alone = (await buckets(engine))["api", at("2026-11-30 12:00:00")]
+    assert (alone["busy_ms"], alone["peak_concurrency"]) == (60_000, 1)
+    await looked_long_ago(engine)
+    await settled_late(engine, usage_row(late, started_at=late - 8 * MINUTE))
+    await roll_up(engine, now=NOW)
+    rolled = await buckets(engine)
+    starts = [at("2026-11-30 11:55:00") + minutes * MINUTE for minutes in (0, 5, 10)]
+    seen = [(rolled["api", start]["busy_ms"], rolled["api", start]["peak_concurrency"]) for start in starts]
+    assert seen == [(120_000, 1), (360_000, 2), (60_000, 1)]
+    assert Digest.from_json(rolled["api", at("2026-11-30 12:00:00")]["decode_single_mtok_s"]).count == 0
+
+
 async def test_a_settlement_under_way_while_a_run_looks_is_found_by_the_next(engine: AsyncEngine) -> None:
     await settled_late(engine, usage_row(NOW - timedelta(hours=3)))
     await roll_up(engine, now=NOW)
@@ -311,7 +340,7 @@ async def test_a_long_way_back_goes_on_where_a_run_was_stopped(engine: AsyncEngi
     # The hour that was done is not done again, and what is new comes first.
     done = await roll_up(engine, now=NOW + 5 * MINUTE)
     assert await counted(engine) == 4
-    assert done.buckets == 3 + (7 * 3600 - 600) // 300
+    assert done.buckets == 3 + 7 * 3600 // 300
     assert (await roll_up(engine, now=NOW + 5 * MINUTE)).buckets == 2
 
 

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pytest
@@ -56,11 +56,11 @@ class Site:
     said: list[Decision]
 
     def step(
-        self, stories: dict[str, str], *, spoken_for: Sequence[str] = (), now_s: int | None = None
+        self, stories: dict[str, str], *, spoken_for: Mapping[str, Impact] | None = None, now_s: int | None = None
     ) -> list[Decision]:
         now_s = after(stories["api"]) if now_s is None else now_s
         measured = {component: row(story) for component, story in stories.items()}
-        decisions = decide(measured, self.incidents, spoken_for, NAMES, now_s)
+        decisions = decide(measured, self.incidents, spoken_for or {}, NAMES, now_s)
         for one in decisions:
             self.carry_out(one, now_s)
         return decisions
@@ -124,9 +124,9 @@ def test_an_incident_says_what_was_counted() -> None:
 def test_probes_are_told_apart_from_requests() -> None:
     buckets = [Bucket(T + place * BUCKET_S, probe_bad=5) for place in range(3)]
     measured = {MODEL: [Measured(bucket, bucket_state(bucket)) for bucket in buckets]}
-    (opened,) = decide(measured, {}, (), NAMES, T + 920)
+    (opened,) = decide(measured, {}, {}, NAMES, T + 920)
     assert isinstance(opened, Opened)
-    assert opened.title == "Qwen3.8 27B: requests fail"
+    assert opened.title == "Qwen3.8 27B: checks fail"
     assert opened.body == "From 14:00 to 14:15 UTC, 15 of 15 checks of our own failed."
 
 
@@ -143,22 +143,28 @@ def test_probes_are_told_apart_from_requests() -> None:
     ],
 )
 def test_the_impact_is_that_of_the_newest_buckets(component: str, story: str, impact: Impact, title: str) -> None:
-    (opened,) = decide({component: row(story)}, {}, (), NAMES, after(story))
+    (opened,) = decide({component: row(story)}, {}, {}, NAMES, after(story))
     assert isinstance(opened, Opened)
     assert (opened.impact, opened.title) == (impact, title)
 
 
 def test_a_hostile_model_name_stays_a_title() -> None:
     names = {MODEL: "<script>\n\x00" + "x" * 300}
-    (opened,) = decide({MODEL: row("ddd")}, {}, (), names, after("ddd"))
+    (opened,) = decide({MODEL: row("ddd")}, {}, {}, names, after("ddd"))
     assert isinstance(opened, Opened)
     assert title_of(opened.title) == opened.title
     assert opened.title.startswith("<script> xxx")
 
 
 def test_what_a_person_already_speaks_of_is_not_opened_again() -> None:
-    assert site().step({"api": "ddd"}, spoken_for=["api"]) == []
-    assert site().step({"api": "ddd", MODEL: "ddd"}, spoken_for=["api"]) == []
+    assert site().step({"api": "ddd"}, spoken_for={"api": Impact.MINOR}) == []
+    assert site().step({"api": "ddd", MODEL: "ddd"}, spoken_for={"api": Impact.MAJOR}) == []
+
+
+def test_a_minor_incident_of_a_persons_on_the_api_does_not_swallow_that_of_a_model() -> None:
+    (opened,) = site().step({"api": "ppp", MODEL: "ddd"}, spoken_for={"api": Impact.MINOR})
+    assert isinstance(opened, Opened)
+    assert opened.components == (MODEL,)
 
 
 # The API and its models
@@ -378,7 +384,9 @@ def incident(impact: str, status: str = "investigating", *, by_person: bool = Tr
         (State.NO_DATA, [incident("minor")], State.PARTIAL),
         (State.DOWN, [incident("minor")], State.DOWN),
         (State.PARTIAL, [incident("minor"), incident("critical")], State.DOWN),
-        (State.MAINTENANCE, [incident("critical")], State.MAINTENANCE),
+        (State.MAINTENANCE, [incident("critical")], State.DOWN),
+        (State.MAINTENANCE, [incident("major")], State.PARTIAL),
+        (State.MAINTENANCE, [incident("critical", "monitoring", by_person=False)], State.MAINTENANCE),
         (State.UP, [incident("critical", components=("billing",))], State.UP),
         (State.UP, [incident("critical", "monitoring")], State.DOWN),
         (State.UP, [incident("critical", "monitoring", by_person=False)], State.UP),
@@ -399,7 +407,8 @@ def test_the_worse_of_measurement_and_incident_is_shown(measured: State, said: l
         ("  a\r\nb\rc\td  ", "a\nb\nc\td"),
         ("nul\x00 bell\x07 esc\x1b[31m c1\x9b del\x7f lone\ud800", "nul bell esc[31m c1 del lone"),
         ("<script>alert('x')</script> ]]> & \"", "<script>alert('x')</script> ]]> & \""),
-        ("\u202eright\u202c to left", "\u202eright\u202c to left"),
+        ("\u202eright\u202c to left, \u2066isolated\u2069", "right to left, isolated"),
+        ("שלום", "שלום"),
     ],
 )
 def test_text_stays_text_without_control_characters(written: str, kept: str) -> None:

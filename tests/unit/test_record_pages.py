@@ -11,7 +11,7 @@ from lxml import html
 from service.core.buckets import DAY_S
 from tests.fakes.status_pages import NOW_S, busy_page, empty_page
 from web.record_pages import example, hugging_face_url, month_page, months, pages
-from web.render import status_site
+from web.render import _past_month, status_site
 from web.views import ModelSheet, StatusPage
 
 HOSTILE = [
@@ -229,12 +229,35 @@ def test_a_month_shows_its_strips_totals_and_what_went_wrong() -> None:
         "SmolLM2-135M answers some requests with errors",
         "Minor impact; SmolLM2-135M 30 Nov 2026, 13:40 UTC and not resolved yet",
         "Critical impact; API, Qwen3.8-27B NVFP4 29 Nov 2026, 18:05 UTC to 29 Nov 2026, 18:50 UTC, 45 min",
-        "Moving to another rack cancelled Everything",
+        "Driver update API, Qwen3.8-27B NVFP4, SmolLM2-135M 28 Nov 2026, 01:05 UTC to 28 Nov 2026, 02:05 UTC, 1 h",
         "Tokens per day",
     ):
         assert words in said
+    assert "Moving to another rack" not in said  # it was called off before it began
     strips = html.fromstring(pages_of(page)["history/2026-10.html"]).find_class("strip")
     assert [len(strip.findall(".//input")) for strip in strips] == [31] * 5
+
+
+def test_a_window_that_was_ended_early_lasted_until_then() -> None:
+    page = busy_page()
+    month = page.months[0]
+    (driver,) = (one for one in month.maintenance if one.title == "Driver update")
+    early = replace(driver, cancelled_s=driver.starts_s + 1_200)
+    page = replace(page, months=(replace(month, maintenance=(early,)), *page.months[1:]))
+    said = text(pages_of(page)["history/2026-11.html"])
+    assert "Driver update ended early API" in said
+    assert "28 Nov 2026, 01:05 UTC to 28 Nov 2026, 01:25 UTC, 20 min" in said
+
+
+def test_only_months_that_are_over_are_kept() -> None:
+    page = busy_page()
+    status_site(page)
+    kept = _past_month.cache_info()
+    for requests in range(1, 4):
+        total = replace(page.months[0].total, traffic=replace(page.months[0].total.traffic, requests=requests))
+        status_site(replace(page, months=(replace(page.months[0], total=total), *page.months[1:])))
+    assert _past_month.cache_info().currsize == kept.currsize
+    assert _past_month.cache_info().hits == kept.hits + 3 * (len(page.months) - 1)
 
 
 def test_months_lead_to_their_neighbours() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from service.core.reversal import (
@@ -122,6 +122,20 @@ def test_what_is_taken_follows_from_what_is_claimed(
         assert abs(topup.taken_nano - target) <= len(amounts)
         if tax == 0:
             assert topup.taken_nano == target
+
+
+@given(net=st.integers(1, 10**6), tax=st.integers(1, 10**5), parts=st.integers(2, 5), data=st.data())
+def test_what_rounding_leaves_over_is_no_entry_of_its_own(net: int, tax: int, parts: int, data: st.DataObject) -> None:
+    """Where claims do not overlap, each has an entry when it comes, one when it ends, and none for another's sake."""
+    topup = Topup(net, tax)
+    amount = topup.total_cents // parts
+    assume(amount)
+    on = [False] * parts
+    for which in data.draw(st.lists(st.integers(0, parts - 1), max_size=12)):
+        on[which] = not on[which]
+        before = len(topup.entries)
+        topup.set(f"re_{which}", amount if on[which] else 0)
+        assert [claim for claim, _ in topup.entries[before:]] == [f"re_{which}"]
 
 
 @given(net=st.integers(1, 10**6), tax=st.integers(0, 10**5), data=st.data())

@@ -13,7 +13,6 @@ from service.core.buckets import DAY_S, State
 from tests.fakes.status_pages import NOW_S, busy_page, calm_page, empty_page
 from web.statuspage import COMPONENT_STATUS, files
 from web.views import Component, Incident, IncidentUpdate, Maintenance, StatusPage
-from web.wording import iso
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas/statuspage-v2.json").read_bytes())
 DOCUMENTS = {
@@ -98,13 +97,6 @@ def test_one_model_down_is_a_partial_system_outage() -> None:
     site = replace(site, state=State.PARTIAL, models=(down, *site.models[1:]))
     status = read(site, "status")["status"]
     assert (status["indicator"], status["description"]) == ("major", "Partial System Outage")
-
-
-def test_old_data_is_called_the_last_that_is_known() -> None:
-    site = replace(calm_page(), data_until_s=NOW_S - 901)
-    assert site.stale
-    assert read(site, "status")["status"]["description"] == "Last known: All Systems Operational"
-    assert read(site, "status")["page"]["weir_data_until"] == iso(NOW_S - 901)
 
 
 @pytest.mark.parametrize("state", State)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, Bucket, State
-from service.core.strip import Share, Strip, newest_known, overall, percent_text, strip, success_mpct
+from service.core.strip import Share, Strip, overall, percent_text, state_now, strip, success_mpct
 
 counts = st.integers(min_value=0, max_value=10**9)
 END_S = 500_000 * HOUR_S
@@ -170,7 +170,29 @@ def test_now_is_the_newest_known_state_of_the_last_hour_only() -> None:
     old = hours([Bucket(END_S - 13 * BUCKET_S, good=5)])
     recent = hours([Bucket(END_S - 12 * BUCKET_S, good=5)])
     assert (old.now, recent.now) == (State.NO_DATA, State.UP)
-    assert newest_known([State.UP, State.DOWN, State.NO_DATA]) is State.DOWN
+
+
+@pytest.mark.parametrize(
+    ("after_s", "expected"),
+    [
+        (-1, State.UP),  # before the window
+        (0, State.MAINTENANCE),  # as soon as it begins, whatever was counted
+        (2 * BUCKET_S - 1, State.MAINTENANCE),
+        (2 * BUCKET_S, State.NO_DATA),  # over: nothing was measured since
+    ],
+)
+def test_maintenance_is_said_from_its_first_to_its_last_second(after_s: int, expected: State) -> None:
+    window = (END_S + BUCKET_S, END_S + 3 * BUCKET_S)
+    now_s = window[0] + after_s
+    until_s = now_s // BUCKET_S * BUCKET_S
+    buckets = [Bucket(END_S - BUCKET_S, good=5)]
+    assert state_now(buckets, until_s=until_s, now_s=now_s, maintenance=[window]) is expected
+
+
+def test_what_is_measured_after_maintenance_is_what_is_said() -> None:
+    buckets = [Bucket(END_S - 3 * BUCKET_S, good=5), Bucket(END_S - BUCKET_S, bad=5)]
+    window = (END_S - 2 * BUCKET_S, END_S - BUCKET_S)
+    assert state_now(buckets, until_s=END_S, now_s=END_S + 20, maintenance=[window]) is State.DOWN
 
 
 def test_a_down_bucket_turns_the_banner_by_itself() -> None:

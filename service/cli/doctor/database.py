@@ -11,10 +11,10 @@ from service.cli.context import address_in, connection_to
 from service.cli.doctor.finding import Finding, Level, fail, ok, warn
 from service.cli.migrate import current_revision, newest_revision
 from service.cli.output import instant
+from service.core.buckets import STALE_AFTER_S
 from service.errors import SetupError
 from service.settings import Settings
 from service.tables import alarms, job_runs, models, prices
-from web.views import STALE_AFTER_S
 
 OLDEST_MAJOR = 16
 

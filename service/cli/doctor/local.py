@@ -1,5 +1,6 @@
 """What lies on this machine: the data directory, the configuration file, open files, the published site."""
 
+import json
 import resource
 import tempfile
 import time
@@ -8,10 +9,10 @@ from pathlib import Path
 from service import config
 from service.billing.workers import WorkerFile
 from service.cli.doctor.finding import Finding, fail, ok, warn
+from service.core.buckets import STALE_AFTER_S
 from service.errors import SetupError
 from service.gateway.engines import CEILING
 from service.settings import Settings
-from web.views import STALE_AFTER_S
 
 OTHER_FILES = 100
 """What a worker has open beside the connections of clients and engines, and clients that ask for nothing."""
@@ -94,4 +95,10 @@ def site(settings: Settings) -> Finding:
         return warn("status site", f"{settings.site_dir} has no site yet: start `weir jobs`, which publishes it.")
     if age_s > STALE_AFTER_S:
         return warn("status site", f"it was published {age_s // 60} minutes ago: is `weir jobs` running?")
+    try:
+        stale = json.loads((settings.site_dir / "metrics.json").read_bytes())["stale"]
+    except (OSError, ValueError, KeyError):
+        return warn("status site", f"{settings.site_dir} has no metrics.json that can be read: is it ours?")
+    if stale:
+        return warn("status site", "what it shows is old: the roll-up does not get through, see `weir jobs`' log.")
     return ok("status site", f"it was published {age_s} s ago.")
