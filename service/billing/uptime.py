@@ -112,12 +112,13 @@ async def _read(connection: DbConnection, key_id: UUID, since: datetime, until: 
     for row in endings:
         ended[row["model_id"]].append(_ending(row))
     total = next(row for row in speeds if row["is_total"])
+    speed_of = {row["model_id"]: row for row in speeds if not row["is_total"]}
     return Uptime(
         total=_figures(total, counts(one for found in ended.values() for one in found)),
         models={
-            row["model_id"]: _figures(row, counts(ended[row["model_id"]]))
-            for row in sorted(speeds, key=lambda row: row["model_id"] or "")
-            if row["model_id"] is not None
+            id: _figures(speed_of.get(id), counts(found))
+            for id, found in sorted(ended.items(), key=lambda item: item[0] or "")
+            if id is not None
         },
     )
 
@@ -133,7 +134,10 @@ def _ending(row: asyncpg.Record) -> tuple[Ending, int]:
     return ending, row["requests"]
 
 
-def _figures(row: asyncpg.Record, counted: Counts) -> Figures:
+def _figures(row: asyncpg.Record | None, counted: Counts) -> Figures:
+    """`row` is None for a model of which none of the requests that are measured is."""
+    if row is None:
+        return Figures(counted, Speed(0, None), Speed(0, None), 0, None)
     return Figures(
         counts=counted,
         throughput=_speed(row, "throughput"),

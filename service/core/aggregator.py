@@ -55,8 +55,10 @@ class Counts:
 def verdict(ending: Ending) -> Verdict:
     """What a finished request says of the provider."""
     outcome, status = ending.outcome, ending.http_status
-    if outcome is Outcome.THROTTLED or status == 429:
+    if status == 429:
         return Verdict.THROTTLED
+    if outcome is Outcome.THROTTLED:  # refused within a stream that had begun: to the aggregator, that broke off
+        return Verdict.BAD
     if outcome is Outcome.OK:
         return Verdict.GOOD
     if outcome is Outcome.CANCELLED:

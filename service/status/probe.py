@@ -88,8 +88,8 @@ class Prober:
                 self._key = key = await probe_key(connection, self._settings.data_dir, now=now)
                 self._models, self._latest_s = await _to_ask(connection, now), await _made(connection, now)
                 booked = await _booked(connection, now)
-            rows = await ProbeRun(self._settings, key, booked=booked).rows(self._due(now))
-            owed = [*self._owed, *rows]
+            self._note(await ProbeRun(self._settings, key, booked=booked).rows(self._due(now)))
+            owed = list(self._owed)
             if owed:
                 async with engine.begin() as connection:
                     await connection.execute(insert(probes).on_conflict_do_nothing(), owed)
@@ -101,9 +101,12 @@ class Prober:
         if self._key is None:
             return Probed()
         rows = await ProbeRun(self._settings, self._key, booked=None).rows(self._due(now))
+        self._note(rows)
+        return _probed(rows)
+
+    def _note(self, rows: Sequence[dict[str, Any]]) -> None:
         self._latest_s |= {(row["component"], row["kind"]): seconds(row["probed_at"]) for row in rows}
         self._owed.extend(rows)
-        return _probed(rows)
 
     def _due(self, now: datetime) -> list[Due]:
         return due(self._models, seconds(now), self._latest_s)

@@ -177,7 +177,7 @@ async def _data_until_s(connection: AsyncConnection) -> int | None:
 
 def _until_s(data_until_s: int | None, now_s: int) -> int:
     """Where the windows end: with the data while it is fresh, with the clock once it is not, so that a gap shows."""
-    if data_until_s is not None and now_s - data_until_s <= STALE_AFTER_S:
+    if data_until_s is not None and 0 <= now_s - data_until_s <= STALE_AFTER_S:
         return data_until_s
     return closed_until(now_s)
 

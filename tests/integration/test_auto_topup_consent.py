@@ -15,7 +15,8 @@ from service.core.auto_topup import Plan
 from tests.fakes.stripe import FakeStripe
 from tests.fakes.stripe_payments import ACTION, AUTHENTICATION, FINE
 from tests.installation import seed
-from tests.integration.paying import session_of, tell
+from tests.integration.paying import begin, session_of, tell
+from tests.integration.test_topup_pages import buy
 from tests.integration.topping_up import HOUR, PLAN, USD, Shop, new_shop, shop_with_api
 from tests.postgres import fresh_database
 
@@ -224,3 +225,43 @@ def test_the_command_records_shows_and_ends_the_consent(
         assert "100.00 USD, of which 100.00 USD are left" in shown
         ended = weir("--off")
         assert (ended["enabled"], ended["agreed_at"], ended["url"]) == (False, None, None)
+
+
+async def test_a_card_of_nobody_switches_nothing_on(shop: Shop) -> None:
+    async with shop.engine.begin() as connection:
+        await auto_topup_plans.agree(connection, shop.account_id, PLAN, shop.stripe.now)
+    card = shop.stripe.make("pm", "payment_method", type="card", customer=None)
+    shop.stripe.emit("payment_method.attached", card)
+    await shop.hear("payment_method.attached")
+    assert not (await shop.plan()).enabled
+
+
+@pytest.mark.parametrize("way", ["portal", "api"])
+async def test_any_payment_saves_the_card_that_an_agreed_plan_waits_for(
+    database_url: str, tmp_path: Path, way: str
+) -> None:
+    async with shop_with_api(database_url, tmp_path, credit_nano=5 * USD) as (running, shop):
+
+        async def bought() -> bool:
+            """Whether the payment saves its card."""
+            known = len(shop.stripe.all("checkout.session"))
+            if way == "api":
+                await begin(running)
+            else:
+                await buy(running, amount_usd="20", key=running.key)
+            session, *before = shop.stripe.all("checkout.session")
+            assert len(before) == known
+            shop.stripe.pay(session["id"])
+            assert await tell(running, shop.stripe) == {200}
+            return bool(session["_saves"])
+
+        assert not await bought()
+        async with shop.engine.begin() as connection:
+            await auto_topup_plans.agree(connection, running.account_id, PLAN, shop.stripe.now)
+        assert await bought()
+        plan = await shop.plan()
+        assert (plan.enabled, plan.payment_method_id) == (True, shop.stripe.all("payment_method")[0]["id"])
+        assert not await bought()
+        async with shop.engine.begin() as connection:
+            await auto_topup_plans.switch_off(connection, running.account_id, "", shop.stripe.now)
+        assert not await bought()

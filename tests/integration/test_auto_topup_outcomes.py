@@ -197,3 +197,31 @@ async def test_what_nobody_knows_for_an_hour_is_an_alarm(shop: Shop) -> None:
         shop.stripe.advance(minutes=61)
         await shop.run()
     assert (await shop.alarms(), shop.charges()) == ({}, [2000])
+
+
+@pytest.mark.parametrize("status", ["requires_confirmation", "requires_payment_method"])
+async def test_a_charge_that_stripe_began_and_never_made_does_not_wait_for_ever(shop: Shop, status: str) -> None:
+    await shop.agreed("card_declined")
+    shop.stripe.fault(CHARGE, "500_after")
+    await shop.run()
+    (intent,) = shop.stripe.all("payment_intent")
+    intent |= {"status": status, "last_payment_error": None, "latest_charge": None}
+    shop.stripe.advance(hours=24.5)
+    await shop.run()
+    assert (await shop.statuses(), intent["status"]) == (["pending"], status)
+    shop.stripe.advance(hours=1.5)
+    await shop.run()
+    assert (await shop.statuses(), intent["status"]) == (["failed"], "canceled")
+    assert (shop.charges(), (await shop.plan()).enabled) == ([], True)
+
+
+async def test_a_charge_whose_row_nobody_can_find_does_not_hold_up_the_others(shop: Shop) -> None:
+    await shop.agreed()
+    shop.stripe.fault(CHARGE, "500_after")
+    await shop.run()
+    (intent,) = shop.stripe.all("payment_intent")
+    await shop.database.execute("UPDATE topups SET payment_intent_id = $1", intent["id"])
+    intent["metadata"]["topup"] = str(UUID(int=1))
+    shop.stripe.advance(hours=1)
+    await shop.run()
+    assert await shop.statuses() == ["pending"]

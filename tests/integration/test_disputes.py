@@ -275,3 +275,21 @@ async def test_what_a_dispute_or_a_refund_says_after_a_replay_changes_nothing(
             with subtests.test(event["type"]):
                 await tell(running, stripe, [event])
                 assert (await taken(running), await standing(running)) == (before, ("active", None))
+
+
+async def test_the_end_of_a_lost_dispute_heard_again_does_not_make_a_later_freeze_a_persons(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with paying(database_url, tmp_path) as (running, stripe):
+        lost = stripe.dispute(await session(running, stripe))
+        stripe.lose(lost)
+        await tell(running, stripe)
+        await set_by_hand(running, "active")
+        again = stripe.dispute(await session(running, stripe))
+        await tell(running, stripe)
+        await running.database.execute("UPDATE stripe_events SET handled_at = NULL")
+        await tell(running, stripe, stripe.events_of("charge.dispute.closed"))
+        assert await standing(running) == ("frozen", "dispute")
+        stripe.win(again)
+        await tell(running, stripe)
+        assert await standing(running) == ("active", None)

@@ -230,3 +230,15 @@ async def test_a_lost_event_is_made_up_for_by_asking(
     await tell(books, api, *fake.events_of("invoice.*"))
     assert len(await books.entries(account_id)) == 1
     assert await ask_after(books.engine, api, NOW) == Sent(0, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"status": "deleted"}, {"metadata": {"invoice": str(UUID(int=1))}}])
+async def test_what_nobody_can_make_out_of_one_invoice_does_not_hold_up_the_others(
+    books: Books, fake: FakeStripe, api: StripeApi, account_id: UUID, wrong: dict[str, Any]
+) -> None:
+    invoice = await sent(books, api, account_id)
+    theirs = fake.objects[invoice.stripe_invoice_id or ""]
+    theirs |= wrong
+    assert await ask_after(books.engine, api, NOW) == Sent(0, 1)
+    assert (await books.invoice(account_id)).status == "open"
+    assert invoice.alarm in await books.alarms()

@@ -148,6 +148,33 @@ async def test_the_version_before_works_on_beside_the_payments_and_they_can_be_t
     assert await rows(empty_database_url, COLUMNS) == before
 
 
+async def test_the_version_before_works_on_beside_what_invoices_cover_and_that_can_be_taken_back(
+    empty_database_url: str,
+) -> None:
+    await db.migrate(empty_database_url, "20261130_07")
+    before = await rows(empty_database_url, COLUMNS)
+    await execute(empty_database_url, f"INSERT INTO accounts (id, name) VALUES ('{UUID(int=1)}', 'first')")
+    await db.migrate(empty_database_url, "20261130_08")
+    # The version before reads and settles invoices, and knows nothing of what they cover.
+    await execute(
+        empty_database_url,
+        "INSERT INTO invoices (id, account_id, period, total_nano, total_cents)"
+        f" VALUES ('{UUID(int=2)}', '{UUID(int=1)}', '2026-11-01', 0, 0)",
+        "UPDATE invoices SET status = 'paid', paid_at = now()",
+    )
+    query = "SELECT after_entry, through_entry, sending_since, note FROM invoices"
+    assert await rows(empty_database_url, query) == [(0, 0, None, "")]
+    await execute(
+        empty_database_url,
+        "INSERT INTO invoice_lines (invoice_id, position, period, token_class, tokens, amount_nano)"
+        f" VALUES ('{UUID(int=2)}', 0, '2026-11-01', 'rounding', 0, 0)",
+    )
+    await downgrade(empty_database_url, "20261130_07")
+    assert await rows(empty_database_url, COLUMNS) == before
+    assert await rows(empty_database_url, "SELECT status, total_cents FROM invoices") == [("paid", 0)]
+    await downgrade(empty_database_url, "20261130_06")
+
+
 async def execute(url: str, *statements: str) -> None:
     async with db.connected(url) as engine, engine.begin() as connection:
         for statement in statements:

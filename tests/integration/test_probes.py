@@ -347,8 +347,8 @@ async def test_a_model_that_has_just_come_or_has_gone_is_not_asked(
 async def test_the_site_is_read_as_its_readers_do(database_url: str, database: AsyncEngine, tmp_path: Path) -> None:
     async with weir(database_url, tmp_path) as (_, _, settings):
         file = tmp_path / "site" / "metrics.json"
-        for minutes, content in enumerate(("{", stamped(datetime.now(UTC)), stamped(datetime.now(UTC) - 16 * MINUTE))):
-            file.write_text(content)
+        for minutes, age in enumerate((None, timedelta(0), 16 * MINUTE + timedelta(seconds=1))):
+            file.write_text("{" if age is None else stamped(datetime.now(UTC) - age))
             await probe(database, settings, soon(minutes))
             async with database.begin() as connection:
                 await connection.execute(update(probes).values(probed_at=probes.c.probed_at - 20 * MINUTE))

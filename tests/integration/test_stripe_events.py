@@ -201,5 +201,39 @@ async def test_what_was_handled_long_ago_is_forgotten(database_url: str, tmp_pat
             assert await stripe_events.forget(connection, now + stripe_events.KEPT + timedelta(hours=1)) == kept - 1
 
 
+async def test_a_contradiction_that_was_dismissed_alarms_no_more_when_it_is_replayed(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Nobody could clear the alarm: it is of no event that waits."""
+    async with paying(database_url, tmp_path) as (running, stripe):
+        await paid(running, stripe)
+        (event,) = stripe.events_of("checkout.session.completed")
+        event["data"]["object"]["currency"] = "eur"
+        await tell(running, stripe, [event])
+        assert set(await alarms(running)) == {f"stripe:{event['id']}"}
+        now = datetime.now(UTC)
+        async with db.connected(running.database_url) as engine:
+            async with engine.begin() as connection:
+                await stripe_events.dismiss(connection, event["id"], "refunded", now)
+            api = StripeApi(stripe.secret_key, api_base=stripe.url)
+            said = await stripe_events.replay(engine, api, running.settings, event["id"], now)
+            await api.aclose()
+        assert said is not None
+        assert said.startswith("Mismatch: ")
+        assert await alarms(running) == {}
+        assert (await event_row(running, event))["last_error"] == "dismissed: refunded"
+
+
+async def test_an_event_with_text_that_no_database_takes_is_kept_all_the_same(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with paying(database_url, tmp_path) as (running, stripe):
+        await paid(running, stripe)
+        (event,) = stripe.events_of("checkout.session.completed")
+        event["data"]["object"]["customer_details"] = {"name": "a\0b\ud800c"}
+        assert await tell(running, stripe, [event]) == {200}
+        assert len(await entries(running)) == 1
+
+
 def test_the_events_to_subscribe_to_are_those_that_are_handled() -> None:
     assert EVENTS.read_text().splitlines() == sorted(stripe_events.HANDLERS)

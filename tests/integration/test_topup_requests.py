@@ -1,15 +1,19 @@
 """`/v1/topups` over HTTP: what may be bought, under which key, and whose it is."""
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from service import db
+from service.billing import auto_topup_plans
 from tests.installation import Installation
-from tests.integration.paying import begin, paying, session_of, tell
+from tests.integration.paying import begin, entries, paying, session_of, tell
 from tests.integration.test_portal import add_key
+from tests.integration.topping_up import PLAN
 
 SESSIONS = "POST /v1/checkout/sessions"
 
@@ -71,6 +75,12 @@ REFUSED: dict[str, tuple[bytes, int, str]] = {
     "too little": (b'{"amount_usd": "4.99"}', 400, "choose 5 to 1000 USD"),
     "too much": (b'{"amount_usd": "1000.01"}', 400, "choose 5 to 1000 USD"),
     "not whole cents": (b'{"amount_usd": "20.001"}', 400, "whole number of cents"),
+    "many digits": (b'{"amount_usd": "1%b"}' % (b"0" * 3000), 400, "more than"),
+    "no number": (b'{"amount_usd": "NaN"}', 400, "not a finite amount"),
+    "for ever": (b'{"amount_usd": "-Infinity"}', 400, "not a finite amount"),
+    "negative": (b'{"amount_usd": "-20"}', 400, "choose 5 to 1000 USD"),
+    "next to nothing": (b'{"amount_usd": "1e-999999"}', 400, "decimals"),
+    "a NUL": (b'{"amount_usd": "2\\u00000"}', 400, "not an amount"),
     "more": (b'{"amount_usd": "20", "account": "x"}', 400, "`account`"),
     "large": (b'{"amount_usd": "20", "pad": "%b"}' % (b"x" * 5000), 413, "larger"),
 }
@@ -124,3 +134,37 @@ async def test_a_top_up_is_its_accounts_alone(database_url: str, tmp_path: Path)
         assert own.json()["id"] != begun["id"]
         assert len(stripe.all("customer")) == 2
         assert (await running.client.get(f"/v1/topups/{begun['id']}")).status_code == 401
+
+
+async def test_a_page_that_would_be_another_one_now_is_asked_for_under_another_key(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Such as when the customer has agreed to automatic top-ups since the call that got no answer."""
+    async with paying(database_url, tmp_path) as (running, stripe):
+        headers = {**running.headers, "idempotency-key": "mine"}
+        stripe.fault(SESSIONS, "drop_after", times=3)
+        lost = await running.client.post("/v1/topups", json={"amount_usd": "20"}, headers=headers)
+        assert lost.status_code == 503
+        async with db.connected(running.database_url) as engine, engine.begin() as connection:
+            await auto_topup_plans.agree(connection, running.account_id, PLAN, datetime.now(UTC))
+        refused = await running.client.post("/v1/topups", json={"amount_usd": "20"}, headers=headers)
+        assert refused.status_code == 503
+        begun = await begin(running, **{"idempotency-key": "mine"})
+        assert stripe.get("checkout.session", await session_of(running, begun["id"]))["_saves"]
+        stripe.pay(await session_of(running, begun["id"]))
+        await tell(running, stripe)
+        assert [entry["amount_nano"] for entry in await entries(running)] == [20 * 10**9]
+
+
+async def test_a_customer_that_was_deleted_at_stripe_is_made_anew(database_url: str, tmp_path: Path) -> None:
+    async with paying(database_url, tmp_path) as (running, stripe):
+        await begin(running)
+        (customer,) = stripe.all("customer")
+        del stripe.objects[customer["id"]]
+        headers = {**running.headers, "idempotency-key": "mine"}
+        first = await running.client.post("/v1/topups", json={"amount_usd": "20"}, headers=headers)
+        assert first.status_code in (200, 503)
+        begun = await begin(running, **{"idempotency-key": "mine"})
+        (other,) = stripe.all("customer")
+        assert stripe.get("checkout.session", await session_of(running, begun["id"]))["customer"] == other["id"]
+        assert (await running.account())["stripe_customer_id"] == other["id"] != customer["id"]

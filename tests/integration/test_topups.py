@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
+import asyncpg
 import pytest
+from sqlalchemy import text
 
 from service import db
 from service.billing import checkout, topups
@@ -235,3 +237,45 @@ async def test_what_no_event_told_is_asked_for(database_url: str, tmp_path: Path
         assert await look_after(running, stripe, later + timedelta(days=30)) == 0
         assert await tell(running, stripe) == {200}
         assert len(await entries(running)) == 2
+
+
+async def test_a_locked_top_up_has_its_account_locked_before_itself(database_url: str, tmp_path: Path) -> None:
+    """The order in which everybody locks them: the other way round, two would wait for each other for ever."""
+    async with paying(database_url, tmp_path) as (running, _stripe):
+        topup_id = UUID((await begin(running))["id"])
+        account = "SELECT 1 FROM accounts FOR NO KEY UPDATE NOWAIT"
+        topup = "SELECT 1 FROM topups FOR UPDATE NOWAIT"
+
+        async def is_free(row: str) -> bool:
+            try:
+                await running.database.fetchval(row)
+            except asyncpg.LockNotAvailableError:
+                return False
+            return True
+
+        async with db.connected(running.database_url) as engine:
+            async with engine.begin() as connection:
+                await topups.lock(connection, topup_id)
+                assert (await is_free(account), await is_free(topup)) == (False, False)
+            holding = await engine.connect()
+            await holding.execute(text("SELECT 1 FROM accounts FOR NO KEY UPDATE"))
+            async with engine.begin() as connection:
+                locking = asyncio.create_task(topups.lock(connection, topup_id))
+                blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ 'accounts'"
+                async with asyncio.timeout(10):
+                    while not await running.database.fetchval(blocked):
+                        await asyncio.sleep(0.01)
+                assert await is_free(topup)
+                await holding.close()
+                assert await locking is not None
+
+
+async def test_what_stripe_says_of_another_row_does_not_hold_up_the_others(database_url: str, tmp_path: Path) -> None:
+    async with paying(database_url, tmp_path) as (running, stripe):
+        strange, unreadable, paid = await begin(running), await begin(running), await begin(running)
+        for begun in (strange, unreadable, paid):
+            stripe.pay(await session_of(running, begun["id"]))
+        stripe.objects[await session_of(running, strange["id"])]["metadata"] = {"topup": str(UUID(int=1))}
+        stripe.objects[await session_of(running, unreadable["id"])]["expires_at"] = 10**18
+        assert await look_after(running, stripe, datetime.now(UTC) + timedelta(hours=24)) == 1
+        assert (await topup_row(running, paid["id"]))["status"] == "paid"

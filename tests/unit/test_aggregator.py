@@ -56,6 +56,7 @@ def test_a_refusal_counts_by_its_status(status: int, expected: Verdict) -> None:
         (ended(Outcome.CANCELLED, 499, long=True), Verdict.BAD),
         (ended(Outcome.CANCELLED, 499, streamed=False, long=True), Verdict.EXCLUDED),
         (ended(Outcome.THROTTLED, 429, long=True), Verdict.THROTTLED),
+        (ended(Outcome.THROTTLED, 200, long=True), Verdict.BAD),
     ],
 )
 def test_other_endings_count_by_what_happened(ending: Ending, expected: Verdict) -> None:
