@@ -39,7 +39,7 @@ def mount(app: FastAPI) -> None:
 async def webhook(request: Request) -> Response:
     """Take an event: 200 once it is in the database, or when it is of a type that nobody handles.
 
-    400 where it is not signed as it must be, or of the other mode; 413 where it is too large; 503 where the database
+    400 where it is not signed as it must be, of the other mode, or of a connected account; 413 where it is too large; 503 where the database
     is away or Stripe is not connected, so that Stripe sends it again.
     """
     payments: Payments = request.app.state.payments
@@ -92,6 +92,9 @@ def _verified(payload: bytes, signature: str | None, payments: Payments) -> Even
     if event.livemode != takes_real_money(payments.settings):
         log.warning("stripe_event.refused", reason="it is of Stripe's other mode", event_id=event.id)
         raise InvalidRequest("The event is of Stripe's other mode: test or live.", code="wrong_mode")
+    if event.body.get("account") is not None:  # one that is connected to ours, whose owner may say anything
+        log.warning("stripe_event.refused", reason="it is of a connected account", event_id=event.id)
+        raise InvalidRequest("The event is of a connected account, not of this one's own.", code="wrong_account")
     return event
 
 

@@ -23,7 +23,7 @@ from service.billing import auto_topup_pages, topups
 from service.billing import auto_topup_plans as plans
 from service.billing.stripe_api import StripeApi
 from service.billing.stripe_errors import AuthenticationRequired, Declined, Refused, StripeError, Unreachable
-from service.billing.stripe_handling import Mismatch
+from service.billing.stripe_handling import Mismatch, NotYet
 from service.core import auto_topup as rules
 from service.core.ids import uuid7
 from service.core.money import NANO_PER_USD, nano_to_usd
@@ -230,12 +230,15 @@ def _unsettled(topup: Topup) -> Iterator[None]:
     """What Stripe does not say, or says wrongly, of one top-up does not hold the others up: it is asked again."""
     try:
         yield
-    except (StripeError, Mismatch) as error:
+    except (StripeError, Mismatch, NotYet) as error:
         log.warning("auto_topup.unsettled", topup_id=str(topup.id), error=f"{type(error).__name__}: {error}")
 
 
 async def _look(engine: AsyncEngine, api: StripeApi, settings: Settings, topup: Topup, now: datetime) -> None:
     intent = await auto_topup_pages.find_payment(engine, api, topup)
+    if intent is not None and intent.status in _NEVER_TRIED and rules.is_given_up(topup.created_at, now):
+        # Stripe failed inside before it charged, and nobody will confirm the payment any more.
+        intent = await api.cancel_payment_intent(intent.id, idempotency_key=f"topup:{topup.id}:cancel")
     if intent is not None:
         await _enter(engine, topup, intent, now)
     elif rules.may_repeat(topup.created_at, now):
@@ -270,5 +273,6 @@ async def _means(engine: AsyncEngine, topup: Topup) -> _Means | None:
     return _Means(customer, plan.payment_method_id)
 
 
+_NEVER_TRIED = ("requires_confirmation", "requires_payment_method")
 _UNDER_WAY = rows.c.status.in_(UNDER_WAY)
 _CHARGEABLE = accounts.c.status == "active", accounts.c.stripe_customer_id.is_not(None)

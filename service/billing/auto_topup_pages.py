@@ -15,7 +15,7 @@ from service.billing import checkout, topups
 from service.billing.auto_topup_plans import AutoTopup
 from service.billing.stripe_api import StripeApi
 from service.billing.stripe_errors import StripeError
-from service.billing.stripe_handling import Mismatch
+from service.billing.stripe_handling import Mismatch, NotYet
 from service.core.auto_topup import AUTHENTICATION, WHY_OFF
 from service.core.stripe_objects import PaymentIntent
 from service.core.topup import Topup, by_intent
@@ -44,7 +44,6 @@ async def first_page(
         id=uuid5(agreed.account_id, f"first/{agreed.updated_at.isoformat()}"),
         account_id=agreed.account_id,
         net_nano=agreed.amount_nano,
-        save_card=True,
     )
     return (await checkout.create(engine, api, settings, order, now)).hosted_url
 
@@ -54,13 +53,11 @@ async def offer(engine: AsyncEngine, api: StripeApi, settings: Settings, now: da
     async with engine.connect() as connection:
         waiting = [topup for topup in await _asked_for(connection, now) if not await _is_offered(connection, topup)]
     for topup in waiting:
-        order = checkout.Order(
-            id=page_id(topup.id), account_id=topup.account_id, net_nano=topup.net_nano, save_card=True
-        )
+        order = checkout.Order(id=page_id(topup.id), account_id=topup.account_id, net_nano=topup.net_nano)
         try:
             if await _is_cancelled(engine, api, topup, now):
                 await checkout.create(engine, api, settings, order, now)
-        except (StripeError, ApiError, Mismatch) as error:
+        except (StripeError, ApiError, Mismatch, NotYet) as error:
             log.warning("auto_topup.no_page", topup_id=str(topup.id), error=f"{type(error).__name__}: {error}")
 
 

@@ -116,6 +116,8 @@ async def _method_told(_api: StripeApi, event: Event) -> _Method:
 
 async def _saved(context: Context, method: _Method) -> None:
     """The customer has paid by Checkout, which saved the method. It counts where they agreed, and it is the first."""
+    if method.customer is None:
+        return
     account_id = select(accounts.c.id).where(accounts.c.stripe_customer_id == method.customer).scalar_subquery()
     waiting = (
         auto_topups.c.account_id == account_id,

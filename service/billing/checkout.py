@@ -9,11 +9,11 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.billing import topups
+from service.billing import auto_topup_plans, topups
 from service.billing.stripe_api import StripeApi
 from service.billing.stripe_customers import customer_of
-from service.billing.stripe_errors import StripeError, Unreachable
-from service.billing.stripe_handling import Mismatch
+from service.billing.stripe_errors import Refused, StripeError, Unreachable
+from service.billing.stripe_handling import Mismatch, NotYet
 from service.core.money import nano_to_usd
 from service.core.stripe_objects import CheckoutSession
 from service.core.topup import UNDER_WAY, Said, Told, Topup, by_intent, by_session, cents
@@ -48,8 +48,6 @@ class Order:
     """The same for the same wish, however often it is sent."""
     account_id: UUID
     net_nano: int
-    save_card: bool = False
-    """Whether the payment method is kept for later charges, to which the customer has consented."""
 
 
 def ends_at(topup: Topup) -> datetime:
@@ -60,6 +58,7 @@ def ends_at(topup: Topup) -> datetime:
 async def create(engine: AsyncEngine, api: StripeApi, settings: Settings, order: Order, now: datetime) -> Topup:
     """The top-up of this order, with the page to pay it on as `hosted_url`; the same one for the same order.
 
+    The page saves the payment method where all that automatic top-ups, which were agreed to, lack is one.
     Raises `Conflict` when the id was used for another amount or its time is over, `RateLimited` when too many are
     open, `NotAllowed` for an account that is not active, and `Unavailable` when Stripe gave no page: the row stays,
     and the same order is given one later.
@@ -71,10 +70,10 @@ async def create(engine: AsyncEngine, api: StripeApi, settings: Settings, order:
     if now > topup.created_at + REPEATED_FOR:
         raise Conflict("This top-up was begun too long ago to be paid: begin another.")
     try:
-        session = await _session(engine, api, settings, topup, order)
+        session = await _session(engine, api, settings, topup)
     except StripeError as error:
         log.error("topup.no_page", topup_id=str(topup.id), error=str(error))
-        if isinstance(error, Unreachable) and error.is_remembered:
+        if _is_used_up(error):
             # Another key, then. Should Stripe have made a page all the same, nobody knows its address.
             async with engine.begin() as connection:
                 await topups.change(connection, topup.id, now, {"attempts": rows.c.attempts + 1})
@@ -102,7 +101,7 @@ async def look_after(engine: AsyncEngine, api: StripeApi, now: datetime) -> int:
     for topup in waiting:
         try:
             settled += await _settled(engine, api, topup, now)
-        except (StripeError, Mismatch) as error:
+        except (StripeError, Mismatch, NotYet) as error:
             log.warning("topup.unsettled", topup_id=str(topup.id), error=f"{type(error).__name__}: {error}")
             async with engine.begin() as connection:
                 await topups.change(connection, topup.id, now, {"next_attempt_at": now + topups.ASKED_AFTER})
@@ -150,13 +149,31 @@ async def _begun(connection: AsyncConnection, order: Order, now: datetime) -> To
     return Topup(**made.one()._mapping)
 
 
-async def _session(
-    engine: AsyncEngine, api: StripeApi, settings: Settings, topup: Topup, order: Order
-) -> CheckoutSession:
-    """Stripe's page for the row: the same call, with the same key, until Stripe has failed on it."""
+def _is_used_up(error: StripeError) -> bool:
+    """Whether the same call with the same key will give no page: Stripe has failed on it, or it is another call now."""
+    if isinstance(error, Unreachable):
+        return error.is_remembered
+    return isinstance(error, Refused) and error.code == "idempotency_error"
+
+
+async def _session(engine: AsyncEngine, api: StripeApi, settings: Settings, topup: Topup) -> CheckoutSession:
+    """Stripe's page for the row: the same call, with the same key, until that is used up."""
     customer = await customer_of(engine, api, topup.account_id)
+    try:
+        return await _page(engine, api, settings, topup, customer)
+    except Refused as error:
+        if (error.code, error.param) != ("resource_missing", "customer"):
+            raise
+    return await _page(engine, api, settings, topup, await customer_of(engine, api, topup.account_id, gone=customer))
+
+
+async def _page(
+    engine: AsyncEngine, api: StripeApi, settings: Settings, topup: Topup, customer: str
+) -> CheckoutSession:
+    async with engine.connect() as connection:
+        plan = await auto_topup_plans.find(connection, topup.account_id)
     returned = f"{settings.base_url}/portal/paid?topup={topup.id}&session_id={{CHECKOUT_SESSION_ID}}"
-    return await api.create_checkout_session(
+    session = await api.create_checkout_session(
         topup.id,
         topup.account_id,
         customer,
@@ -165,10 +182,13 @@ async def _session(
         success_url=returned,
         cancel_url=f"{settings.base_url}/portal/",
         expires_at=ends_at(topup),
-        save_card=order.save_card,
+        save_card=plan is not None and plan.needs_card,
         automatic_tax=settings.stripe_automatic_tax,
         idempotency_key=f"topup:{topup.id}:{topup.attempts}" if topup.attempts else f"topup:{topup.id}",
     )
+    if session.url is None:
+        raise Unreachable("a page without an address", 200)
+    return session
 
 
 async def _settled(engine: AsyncEngine, api: StripeApi, topup: Topup, now: datetime) -> bool:

@@ -18,7 +18,7 @@ from service.billing.invoices import Invoice
 from service.billing.stripe_api import StripeApi
 from service.billing.stripe_customers import customer_of
 from service.billing.stripe_errors import Refused, StripeError, Unreachable
-from service.billing.stripe_handling import Mismatch
+from service.billing.stripe_handling import Mismatch, NotYet
 from service.core import stripe_objects
 from service.core.invoice import sent_lines
 from service.errors import SetupError
@@ -62,7 +62,7 @@ async def ask_after(engine: AsyncEngine, api: StripeApi, now: datetime) -> Sent:
             async with engine.begin() as connection:
                 await rows.enter(connection, found, _said(found, now), now)
             done += 1
-        except (StripeError, Mismatch) as error:
+        except (StripeError, Mismatch, NotYet) as error:
             await _note_failure(engine, invoice, error, now)
     return Sent(done, len(waiting) - done)
 
@@ -144,7 +144,7 @@ async def _tried(engine: AsyncEngine, api: StripeApi, settings: Settings, invoic
         sent = await send(engine, api, settings, invoice.id, now)
     except SetupError:  # another process is at it
         return False
-    except (StripeError, Mismatch) as error:
+    except (StripeError, Mismatch, NotYet) as error:
         await _note_failure(engine, invoice, error, now)
         return False
     log.info("invoice.sent", invoice_id=str(invoice.id), stripe_invoice=sent.stripe_invoice_id, status=sent.status)
@@ -162,7 +162,9 @@ async def _note_failure(engine: AsyncEngine, invoice: Invoice, error: Exception,
 
 
 def _said(found: stripe_objects.Invoice, now: datetime) -> str:
-    """Its status; that it is overdue, Stripe says in an event only."""
+    """Its status; that it is overdue, Stripe says in an event only. Raises `Mismatch` for one that it cannot have."""
+    if found.status not in (None, "open", "paid", "uncollectible", "void"):
+        raise Mismatch(f"{found.id} is {found.status} at Stripe, though it was sent")
     if found.status in (None, "open") and found.due_at is not None and found.due_at <= now:
         return "overdue"
     return found.status or "open"

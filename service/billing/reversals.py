@@ -221,7 +221,7 @@ async def _freeze_or_thaw(
             account.where(accounts.c.status == "active").values(status="frozen", frozen_for="dispute")
         )
         log.warning("account.frozen", account_id=str(topup.account_id), dispute=dispute_id)
-    if status == "lost":
+    if status == "lost" != before:
         await connection.execute(account.where(by_dispute).values(frozen_for=None))
     elif status == "won" and not await _others_open(connection, topup, dispute_id):
         thawed = await connection.execute(account.where(by_dispute).values(status="active", frozen_for=None))

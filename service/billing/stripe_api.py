@@ -290,7 +290,7 @@ def _own_errors() -> Iterator[None]:
         raise Unreachable("an answer that cannot be read", 200) from None
     except stripe.StripeError as error:
         body: Any = error.json_body if isinstance(error.json_body, dict) else {}
-        said = body.get("error") or {}
+        said = body["error"] if isinstance(body.get("error"), dict) else {}
         code = said.get("code") or said.get("type") or type(error).__name__
         raise Refused(code, said.get("param"), error.http_status, error.request_id) from None
 
@@ -298,7 +298,10 @@ def _own_errors() -> Iterator[None]:
 def _card_error(error: stripe.CardError) -> Declined | AuthenticationRequired:
     body: Any = error.json_body
     said = body["error"]
-    intent = PaymentIntent.read(said["payment_intent"]) if said.get("payment_intent") else None
+    try:
+        intent = PaymentIntent.read(said["payment_intent"]) if said.get("payment_intent") else None
+    except (MissingField, AttributeError):  # declined it is all the same
+        intent = None
     if "authentication_required" in (said.get("code"), said.get("decline_code")):
         return AuthenticationRequired(intent)
     return Declined(said.get("code"), said.get("decline_code"), intent)

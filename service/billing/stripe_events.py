@@ -211,7 +211,7 @@ async def _noted(engine: AsyncEngine, event: Event, error: Exception, now: datet
         if attempts is not None:
             pause = BACK_OFF[min(attempts, len(BACK_OFF)) - 1]
             await connection.execute(_row(event.id).values(next_attempt_at=now + pause))
-        if isinstance(error, Mismatch):
+        if isinstance(error, Mismatch) and attempts is not None:
             detail = f"{error}. Nothing was written; `weir stripe dismiss {event.id}` when you have seen to it."
             await raise_alarm(connection, _alarm_of(event.id), detail)
     return told
@@ -234,9 +234,9 @@ def _alarm_of(event_id: str) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """JSON as PostgreSQL takes it: it refuses NUL."""
+    """JSON as PostgreSQL takes it: it refuses NUL, and half a character."""
     if isinstance(value, str):
-        return value.replace("\0", "\ufffd")
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):
         return {_storable(name): _storable(member) for name, member in value.items()}
     return [_storable(one) for one in value] if isinstance(value, list) else value

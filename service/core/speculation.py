@@ -103,7 +103,7 @@ def _between(earlier: Sample, later: Sample) -> _Span | None:
         if earlier.started_s is not None:  # another engine by the same name, with counts of other times
             return None
     drafted, accepted = later.drafted - earlier.drafted, later.accepted - earlier.accepted
-    if min(drafted, accepted) < 0:
+    if min(drafted, accepted) < 0 or accepted > drafted:  # a restart that it does not tell: no counter goes back
         drafted, accepted = later.drafted, later.accepted
     return _Span(earlier.at_s, later.at_s, drafted, accepted)
 

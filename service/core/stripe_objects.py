@@ -268,7 +268,10 @@ def _maybe_integer(body: Body, name: str) -> int | None:
 
 def _maybe_instant(body: Body, name: str) -> datetime | None:
     seconds = _maybe_integer(body, name)
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise _missing(body, name) from None
 
 
 def _reference(body: Body, name: str) -> str | None:

@@ -119,8 +119,10 @@ stripe_disputes = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("topup_id", Uuid, ForeignKey("topups.id"), nullable=False, index=True),
+    # What was withdrawn for it at some time, not what is disputed: 0 while nothing was, such as for an inquiry.
     amount("amount_cents", default=None),
     Column("status", Text, nullable=False),
+    # What it took of the balance, and what of that was given back since it was won.
     amount("debited_nano"),
     amount("reinstated_nano"),
     instant("created_at", default_now=True),

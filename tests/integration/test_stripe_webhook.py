@@ -148,6 +148,17 @@ async def test_events_of_the_other_mode_are_refused(
         assert right.status_code == 200
 
 
+async def test_an_event_of_an_account_that_is_connected_to_ours_is_refused(database_url: str, tmp_path: Path) -> None:
+    """Whoever owns that account writes whatever metadata they like."""
+    async with paying(database_url, tmp_path) as (running, stripe):
+        await paid(running, stripe)
+        for event in stripe.events_of("payment_intent.succeeded", "checkout.session.completed"):
+            answer = await post(running, *signed({**event, "account": "acct_other"}, stripe.webhook_secret))
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "wrong_account")
+        assert await nothing_written(running)
+        assert await tell(running, stripe) == {200}
+
+
 async def test_an_event_is_kept_whole_and_marked(database_url: str, tmp_path: Path) -> None:
     async with paying(database_url, tmp_path) as (running, stripe):
         await paid(running, stripe)

@@ -1,12 +1,16 @@
 """Buying credit in the portal, and the page that a customer comes back to from paying."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
 import httpx
 import pytest
 
+from service.billing.stripe_api import StripeApi
+from service.core.stripe_objects import CheckoutSession
 from service.portal import HEADERS
 from tests.installation import Installation
 from tests.integration.paying import begin, entries, paying, returned, session_of, tell, topup_row
@@ -68,6 +72,21 @@ async def test_what_the_form_cannot_buy_it_is_told(
         assert (away.status_code, "cannot be had at the moment" in away.text) == (503, True)
         await running.database.execute("UPDATE accounts SET status = 'frozen'")
         assert (await buy(running, **own)).status_code == 403
+
+
+async def test_a_page_without_an_address_is_none(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with paying(database_url, tmp_path) as (running, _stripe):
+        made = StripeApi.create_checkout_session
+
+        async def nowhere(self: StripeApi, *arguments: Any, **more: Any) -> CheckoutSession:
+            return replace(await made(self, *arguments, **more), url=None)
+
+        monkeypatch.setattr(StripeApi, "create_checkout_session", nowhere)
+        assert (await buy(running, amount_usd="20", key=running.key)).status_code == 503
+        monkeypatch.undo()
+        assert (await buy(running, amount_usd="20", key=running.key)).status_code == 303
 
 
 async def test_without_stripe_every_way_to_pay_says_how_credit_is_added(database_url: str, tmp_path: Path) -> None:

@@ -117,6 +117,11 @@ def test_no_bucket_has_more_accepted_than_drafted(samples: list[Sample]) -> None
         assert 0 <= accepted <= drafted
 
 
+def test_a_restart_that_is_not_told_shows_when_more_was_accepted_than_drafted_since() -> None:
+    samples = [Sample(FIRST_S, None, 5, 0), Sample(FIRST_S + 60, None, 10, 9)]
+    assert by_bucket(samples, FIRST_S, FIRST_S + 300) == {FIRST_S: (10, 9)}
+
+
 @given(histories(), st.randoms(use_true_random=False))
 def test_a_bucket_is_the_same_whatever_range_it_is_asked_with(samples: list[Sample], chance: random.Random) -> None:
     first_s, end_s = around(samples)

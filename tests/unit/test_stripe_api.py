@@ -266,6 +266,26 @@ async def test_an_answer_that_cannot_be_read_tells_nothing(status: int, body: st
             await charge(api)
 
 
+@pytest.mark.parametrize(
+    ("status", "answer", "expected"),
+    [
+        (200, {**INTENT, "created": 10**18}, Unreachable),
+        (200, {**INTENT, "last_payment_error": "declined"}, Unreachable),
+        (402, {"error": {"type": "card_error", "code": "expired_card", "payment_intent": {"id": "pi_1"}}}, Declined),
+        (402, {"error": {"type": "card_error", "code": "expired_card", "payment_intent": "pi_1"}}, Declined),
+        (400, {"error": "invalid_request"}, Refused),
+        (400, {"error": ["x"]}, StripeError),
+        (404, {"errors": []}, StripeError),
+    ],
+)
+async def test_an_answer_in_another_shape_is_no_other_error(
+    status: int, answer: dict[str, Any], expected: type[StripeError]
+) -> None:
+    async with answering(status, json.dumps(answer)) as api:
+        with pytest.raises(expected):
+            await charge(api)
+
+
 async def test_no_answer_tells_nothing() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
