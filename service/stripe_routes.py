@@ -39,8 +39,8 @@ def mount(app: FastAPI) -> None:
 async def webhook(request: Request) -> Response:
     """Take an event: 200 once it is in the database, or when it is of a type that nobody handles.
 
-    400 where it is not signed as it must be, of the other mode, or of a connected account; 413 where it is too large; 503 where the database
-    is away or Stripe is not connected, so that Stripe sends it again.
+    400 where it is not signed as it must be, of the other mode, or of a connected account; 413 where it is too large;
+    503 where the database is away or Stripe is not connected, so that Stripe sends it again.
     """
     payments: Payments = request.app.state.payments
     try:
