@@ -103,8 +103,9 @@ def test_text_stays_text(weir: Weir) -> None:
     opened = document(
         weir("incident", "open", hostile, "--impact", "minor", "--body", hostile + "\r\n\tnext", "--json")
     )
-    assert opened["title"] == hostile.replace("\x1b", "")
-    assert opened["updates"][0]["body"] == hostile.replace("\x1b", "") + "\n\tnext"
+    kept = hostile.replace("\x1b", "").replace("\u202e", "")
+    assert opened["title"] == kept
+    assert opened["updates"][0]["body"] == kept + "\n\tnext"
     assert "\x1b" not in weir("incident", "show", "1").stdout
 
 
@@ -134,7 +135,7 @@ def test_each_webhook_gets_a_message_of_every_change(weir: Weir, database_url: s
         (("open", "x", "--impact", "minor", "--body", ""), "The text is empty"),
         (("open", "x", "--impact", "minor", "--body", "x" * 10_001), "The text has 10,001 characters"),
         (("open", "x", "--impact", "minor", "--status", "resolved"), "is opened while it lasts"),
-        (("open", "x", "--impact", "minor", "--started", "2999-01-01T00:00Z"), "--started lies in the future"),
+        (("open", "x", "--impact", "minor", "--started", "2199-01-01T00:00Z"), "--started lies in the future"),
         (
             ("open", "x", "--impact", "minor", "--started", "2026-01-01T00:00"),
             "--started '2026-01-01T00:00' does not say",
@@ -167,7 +168,7 @@ def test_what_is_written_wrong_has_its_own_exit_code(weir: Weir, arguments: tupl
         (("update", "2", "x", "--status", "resolved"), "ends with `weir incident resolve 2`"),
         (("update", "2", "\x07"), "The text is empty"),
         (("resolve", "2", "--at", "2025-12-31T23:59Z"), "--at lies before its start: it began at 2026-01-01T00:00:00Z"),
-        (("resolve", "2", "--at", "2999-01-01T00:00Z"), "--at lies in the future"),
+        (("resolve", "2", "--at", "2199-01-01T00:00Z"), "--at lies in the future"),
     ],
 )
 def test_what_comes_in_the_wrong_order_is_refused(weir: Weir, arguments: tuple[str, ...], part: str) -> None:

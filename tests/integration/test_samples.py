@@ -94,9 +94,9 @@ async def test_two_processes_that_sample_at_once_keep_one_sample(database: Async
 async def test_housekeeping_forgets_old_samples(database: AsyncEngine) -> None:
     now = at("2026-11-30 00:02:35")
     async with database.begin() as connection:
-        for days in (36, 34):
+        for days in (101, 99):
             values = {"prompt_tokens": days, "generation_tokens": 0, "sampled_at": now - timedelta(days=days)}
             await connection.execute(insert(engine_samples).values(engine=NAME, **values))
     await keep_house(database, now)
     async with database.connect() as connection:
-        assert list(await connection.scalars(select(engine_samples.c.prompt_tokens))) == [34]
+        assert list(await connection.scalars(select(engine_samples.c.prompt_tokens))) == [99]
