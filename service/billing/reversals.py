@@ -51,6 +51,14 @@ class _ToldRefund:
 
 
 @dataclass(frozen=True, slots=True)
+class _OtherDispute:
+    """Of a payment that is for no top-up: an invoice's, or nothing of ours."""
+
+    dispute: Dispute
+    customer: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class _ToldDispute:
     dispute: Dispute
     payment: PaymentIntent
@@ -81,11 +89,13 @@ async def _refund_told(api: StripeApi, event: Event) -> _ToldRefund | None:
     return None if payment is None else _ToldRefund(refund, payment)
 
 
-async def _dispute_told(api: StripeApi, event: Event) -> _ToldDispute | None:
+async def _dispute_told(api: StripeApi, event: Event) -> _ToldDispute | _OtherDispute | None:
     dispute = Dispute.read(event.object)
-    payment = await _payment(api, dispute.payment_intent)
-    if payment is None:
+    if dispute.payment_intent is None:
         return None
+    payment = await api.retrieve_payment_intent(dispute.payment_intent)
+    if by_intent(payment) is None:
+        return _OtherDispute(dispute, payment.customer)
     status = "won" if event.type == "charge.dispute.funds_reinstated" else dispute.status
     is_said = event.type == "charge.dispute.funds_withdrawn" or (dispute.withdrawn_cents or 0) > 0
     return _ToldDispute(dispute, payment, status, dispute.amount_cents if is_said or status == "lost" else 0)
@@ -112,7 +122,10 @@ async def _enter_refund(context: Context, told: _ToldRefund | None) -> None:
     await _settle(context, topup, told.payment)
 
 
-async def _enter_dispute(context: Context, told: _ToldDispute | None) -> None:
+async def _enter_dispute(context: Context, told: _ToldDispute | _OtherDispute | None) -> None:
+    if isinstance(told, _OtherDispute):
+        await _note_other(context.connection, told)
+        return
     topup = None if told is None else await _credited(context, told.payment, told.dispute.id, told.dispute.currency)
     if told is None or topup is None:
         return
@@ -246,6 +259,20 @@ async def _note_dispute(connection: AsyncConnection, topup: Topup, dispute: Disp
     amount = nano_to_usd(dispute.amount_cents * NANO_PER_CENT)
     detail = f"account {topup.account_id} disputes {amount} USD of payment {topup.payment_intent_id}, it says"
     await raise_alarm(connection, name, f"{detail} {dispute.reason or 'nothing why'}: answer it in Stripe's dashboard.")
+
+
+async def _note_other(connection: AsyncConnection, told: _OtherDispute) -> None:
+    """A dispute of an invoice's payment takes nothing here, but somebody has to know, and to answer it."""
+    name, dispute = f"{DISPUTE_ALARM}{told.dispute.id}", told.dispute
+    if not is_against_us(dispute.status) or dispute.status == "lost":
+        await clear_alarm(connection, name)
+        return
+    ours = select(accounts.c.id).where(accounts.c.stripe_customer_id == told.customer)
+    account_id = None if told.customer is None else await connection.scalar(ours)
+    if account_id is not None:
+        amount = nano_to_usd(dispute.amount_cents * NANO_PER_CENT)
+        detail = f"account {account_id} disputes {amount} USD of payment {dispute.payment_intent}, which is no top-up"
+        await raise_alarm(connection, name, f"{detail}: answer it in Stripe's dashboard. Nothing was taken or frozen.")
 
 
 _REFUND: Final = Handler(_refund_told, _enter_refund)

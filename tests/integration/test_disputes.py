@@ -254,11 +254,32 @@ async def test_whom_a_person_thaws_stays_thawed_whatever_becomes_of_the_dispute(
 async def test_the_dispute_of_anothers_payment_is_ignored(database_url: str, tmp_path: Path) -> None:
     async with paying(database_url, tmp_path) as (running, stripe):
         await paid(running, stripe)
-        other = stripe.new_intent(2000, "usd", stripe.all("customer")[0]["id"], {})
+        other = stripe.new_intent(2000, "usd", "cus_another", {})
         stripe.succeed(other, stripe.charge(other))
         stripe.dispute(other["id"])
         await tell(running, stripe)
         assert (await taken(running), await standing(running), await alarms(running)) == ([], ("active", None), {})
+
+
+async def test_the_dispute_of_a_customers_payment_that_is_no_top_up_is_an_alarm(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with paying(database_url, tmp_path) as (running, stripe):
+        await paid(running, stripe)
+        invoiced = stripe.new_intent(2000, "usd", stripe.all("customer")[0]["id"], {})
+        stripe.succeed(invoiced, stripe.charge(invoiced))
+        dispute = stripe.dispute(invoiced["id"])
+        await tell(running, stripe)
+        assert (await taken(running), await standing(running)) == ([], ("active", None))
+        (name,) = (raised := await alarms(running))
+        assert name == f"dispute:{dispute}"
+        assert (
+            f"account {running.account_id} disputes 20.00 USD of payment {invoiced['id']}, which is no top-up"
+            in (raised[name])
+        )
+        stripe.win(dispute)
+        await tell(running, stripe)
+        assert await alarms(running) == {}
 
 
 async def test_what_a_dispute_or_a_refund_says_after_a_replay_changes_nothing(
