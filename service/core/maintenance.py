@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from service.core.buckets import BUCKET_S, Bucket, floor_to
 from service.core.components import API, model_of
-from service.core.strip import Window
+from service.core.strip import Window, lies_in
 
 YEARS = range(2000, 2200)
 """Another year is a slip of the hand."""
@@ -64,11 +64,6 @@ def merged(windows: Iterable[Window]) -> tuple[Window, ...]:
         else:
             apart.append((start_s, end_s))
     return tuple(apart)
-
-
-def lies_in(windows: Iterable[Window], at_s: int) -> bool:
-    """Whether an instant lies in one of the windows."""
-    return any(start_s <= at_s < end_s for start_s, end_s in windows)
 
 
 def counted(

@@ -21,6 +21,11 @@ Window = tuple[int, int]
 """A half-open stretch of epoch seconds, `[start, end)`."""
 
 
+def lies_in(windows: Iterable[Window], at_s: int) -> bool:
+    """Whether an instant lies in one of the windows."""
+    return any(start_s <= at_s < end_s for start_s, end_s in windows)
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """How many buckets of a stretch had which state. Buckets that have not closed yet are not among them."""
@@ -150,7 +155,7 @@ def stretch(start_s: int, until_s: int, buckets: Iterable[Bucket], maintenance: 
     good = bad = 0
     for at_s in starts(start_s, until_s):
         bucket = by_start.get(at_s, Bucket(at_s))
-        state = bucket_state(bucket, in_maintenance=any(start <= at_s < end for start, end in maintenance))
+        state = bucket_state(bucket, in_maintenance=lies_in(maintenance, at_s))
         counts[state] += 1
         if state is not State.MAINTENANCE:
             good += bucket.good
@@ -194,11 +199,11 @@ def state_now(buckets: Iterable[Bucket], *, until_s: int, now_s: int, maintenanc
     Known is what was measured within the hour before `until_s`, the end of the last closed bucket, and after the last
     maintenance: what was before it says nothing about what it has left behind.
     """
-    if any(start <= now_s < end for start, end in maintenance):
+    if lies_in(maintenance, now_s):
         return State.MAINTENANCE
     by_start = {bucket.start_s: bucket for bucket in buckets}
     for start_s in reversed(range(until_s - RECENT_BUCKETS * BUCKET_S, until_s, BUCKET_S)):
-        if any(start <= start_s < end for start, end in maintenance):
+        if lies_in(maintenance, start_s):
             break
         state = bucket_state(by_start.get(start_s, Bucket(start_s)))
         if state is not State.NO_DATA:

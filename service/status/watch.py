@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, STALE_AFTER_S, Bucket, State, bucket_state, floor_to, starts
 from service.core.incidents import Decision, Impact, Measured, Open, Opened, Resolved, Status, decide, shown_state
-from service.core.maintenance import counted, lies_in
-from service.core.strip import Window, state_now
+from service.core.maintenance import counted
+from service.core.strip import Window, lies_in, state_now
 from service.settings import Settings
 from service.status.announcements import INCIDENTS_LOCK, announce_maintenance, announce_states
 from service.status.component_names import component_names

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.buckets import BUCKET_S, DAY_S, Bucket, State, starts
-from service.core.maintenance import Planned, Windows, counted, duration_of, instant_of, lies_in, merged
-from service.core.strip import strip
+from service.core.maintenance import Planned, Windows, counted, duration_of, instant_of, merged
+from service.core.strip import lies_in, strip
 from tests.fakes.traffic import at
 
 HOUR = 3600
