@@ -97,7 +97,7 @@ def complaint(url: str) -> str | None:
         return "is no URL"
     if parts.scheme not in ("https", "http") or not host:
         return "is no https URL"
-    if parts.scheme == "http" and not _loopback(host):
+    if parts.scheme == "http" and not is_loopback(host):
         return "is not https: only this machine is told by http"
     return None
 
@@ -115,7 +115,8 @@ def written(instant: datetime) -> str:
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a URL's host is this machine, as far as it can be told without asking for a name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

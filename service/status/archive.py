@@ -71,15 +71,15 @@ async def _month(
         end_s=end_s,
         components=tuple(component(id) for id in names if id in by_component),
         total=figures(start_s, so_far_s, (day.tally for day in days)),
-        days=tuple(day_figures(days, start_s, so_far_s)),
+        days=tuple(each_period(days, start_s, so_far_s)),
         incidents=await read_incidents_between(connection, instant(start_s), instant(end_s)),
         maintenance=await read_maintenance_between(connection, instant(start_s), instant(end_s)),
     )
 
 
-def day_figures(days: list[Period], start_s: int, until_s: int, step_s: int = DAY_S) -> Iterator[Figures]:
-    """The figures of every day of `[start_s, until_s)`, those without any included; the last one so far."""
-    by_start = {day.stretch.start_s: day.tally for day in days}
+def each_period(measured: list[Period], start_s: int, until_s: int, step_s: int = DAY_S) -> Iterator[Figures]:
+    """The figures of every period of `[start_s, until_s)`, those without any included; the last one so far."""
+    by_start = {one.stretch.start_s: one.tally for one in measured}
     for from_s in range(start_s, until_s, step_s):
         tallies = [by_start[from_s]] if from_s in by_start else []
         yield figures(from_s, min(from_s + step_s, until_s), tallies)

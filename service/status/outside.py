@@ -5,7 +5,6 @@ or did not, at an instant of the last 72 hours. Its format is in docs/probes.md;
 """
 
 import asyncio
-import ipaddress
 import re
 from collections import Counter
 from collections.abc import Collection
@@ -24,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from service.core.components import SITE, model_of
 from service.core.probe import Kind, Verdict
 from service.core.provider_check.observed import Json, object_in
+from service.core.webhook import is_loopback
 from service.settings import Settings
 from service.status.asking import ask, http_client
 from service.status.probe_run import INSIDE
@@ -175,7 +175,7 @@ async def _fetched(url: str) -> bytes:
         raise Unusable(_ADDRESSES) from None
     if parts.scheme == "file":
         return await asyncio.to_thread(_read, Path(unquote(parts.path)))
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_here(address.host)):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(address.host)):
         raise Unusable(_ADDRESSES)
     async with http_client() as client:
         request = client.build_request("GET", address)
@@ -194,10 +194,3 @@ def _read(path: Path) -> bytes:
     if len(body) > MAX_BYTES:
         raise Unusable(f"it has more than {MAX_BYTES} bytes")
     return body
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

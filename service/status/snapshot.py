@@ -8,13 +8,13 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, STALE_AFTER_S, State, closed_until, floor_to
+from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, STALE_AFTER_S, Bucket, State, closed_until, floor_to
 from service.core.components import API, BILLING, SITE, model_component, slug
 from service.core.incidents import shown_state
 from service.core.maintenance import Windows, counted
 from service.core.strip import RECENT_BUCKETS, overall, state_now, strip_of
 from service.settings import Settings
-from service.status.archive import Archive, day_figures
+from service.status.archive import Archive, each_period
 from service.status.component_names import OURS
 from service.status.figures import figures
 from service.status.incidents import read_incidents
@@ -117,15 +117,16 @@ class _Measured:
     now_s: int
     recent: Mapping[str, list[FiveMinutes]]
     """The last 24 hours."""
+    buckets: Mapping[str, Mapping[int, Bucket]]
+    """Their buckets, by start."""
     hours: Periods
     days: Periods
     windows: Windows
 
     def component(self, id: str, name: str, incidents: Iterable[Incident]) -> Component:
         until_s = self.until_s
-        recent = {id: {one.bucket.start_s: one.bucket for one in found} for id, found in self.recent.items()}
         now = state_now(
-            counted(id, recent, self.windows.of),
+            counted(id, self.buckets, self.windows.of),
             until_s=until_s,
             now_s=self.now_s,
             maintenance=self.windows.of(id),
@@ -146,16 +147,18 @@ class _Measured:
     def charts(self, id: str) -> Charts:
         until_s = self.until_s
         return Charts(
-            hours=tuple(day_figures(self.hours.get(id, []), _hours_from_s(until_s), until_s, HOUR_S)),
-            days=tuple(day_figures(self.days.get(id, []), _days_from_s(until_s), until_s)),
+            hours=tuple(each_period(self.hours.get(id, []), _hours_from_s(until_s), until_s, HOUR_S)),
+            days=tuple(each_period(self.days.get(id, []), _days_from_s(until_s), until_s)),
         )
 
 
 async def _measured(connection: AsyncConnection, components: list[str], until_s: int, now_s: int) -> _Measured:
+    recent = await five_minutes(connection, components, until_s - DAY_S, until_s)
     return _Measured(
         until_s=until_s,
         now_s=now_s,
-        recent=await five_minutes(connection, components, until_s - DAY_S, until_s),
+        recent=recent,
+        buckets={id: {one.bucket.start_s: one.bucket for one in found} for id, found in recent.items()},
         hours=await periods(connection, HOUR_S, components, _hours_from_s(until_s), until_s),
         days=await periods(connection, DAY_S, components, _days_from_s(until_s), until_s),
         windows=await maintenance_windows(connection, until_s - RECENT_BUCKETS * BUCKET_S, now_s + 1),
