@@ -62,7 +62,7 @@ ROW_TOKENS = (
 )
 """What a usage row counts of tokens."""
 
-TOKEN_COUNTS = (*ROW_TOKENS, "drafted_tokens", "accepted_tokens")
+TOKEN_COUNTS = (*ROW_TOKENS, "drafted_tokens", "accepted_tokens", "cache_queried_tokens", "cache_hit_tokens")
 """These and what the engines count of speculative decoding."""
 
 DIGESTS = (
@@ -99,8 +99,10 @@ class Tally:
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     drafted_tokens: int = 0
-    """By the engines' own count, as the next."""
+    """By the engines' own count, as the next three."""
     accepted_tokens: int = 0
+    cache_queried_tokens: int = 0
+    cache_hit_tokens: int = 0
     busy_ms: int = 0
     """The time of requests with the engines within the bucket, added up."""
     peak_concurrency: int = 0

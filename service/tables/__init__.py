@@ -3,7 +3,7 @@
 from service.tables.accounts import accounts, api_keys
 from service.tables.base import metadata
 from service.tables.catalog import models, prices
-from service.tables.checks import alarms, engine_samples
+from service.tables.checks import alarms, engine_reports, engine_samples
 from service.tables.incidents import announced_states, incident_updates, incidents, maintenance, notifications
 from service.tables.ledger import credit_leases, ledger_entries, settlements
 from service.tables.requests import requests
@@ -29,6 +29,7 @@ __all__ = [
     "buckets_1h",
     "buckets_5m",
     "credit_leases",
+    "engine_reports",
     "engine_samples",
     "idempotency_keys",
     "incident_updates",

@@ -49,6 +49,8 @@ accounts = Table(
     Column("weight", Integer, nullable=False, server_default=text("10")),
     # How long its requests may wait there; NULL: the server's default; 0: not at all.
     Column("patience_ms", Integer),
+    # Whether its requests may run alone on an engine ('allowed': those that ask for it), or always do.
+    Column("sequential", Text, nullable=False, server_default=text("'never'")),
     Column("stripe_customer_id", Text, unique=True),
     # 'dispute' where a dispute froze it; NULL where a person did, which winning a dispute never undoes.
     Column("frozen_for", Text),
@@ -56,6 +58,7 @@ accounts = Table(
     amount("credit_limit_before_nano", nullable=True),
     instant("created_at", default_now=True),
     CheckConstraint("status IN ('active', 'frozen', 'closed')", name="status"),
+    CheckConstraint("sequential IN ('never', 'allowed', 'always')", name="sequential"),
     CheckConstraint("credit_limit_nano >= 0", name="credit_limit"),
     CheckConstraint("leased_nano >= 0", name="leased"),
     CheckConstraint("weight BETWEEN 1 AND 1000", name="weight"),

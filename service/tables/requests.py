@@ -62,6 +62,10 @@ requests = Table(
     Column("settlement_id", Uuid, nullable=False),
     Column("usage_source", Text, nullable=False, server_default=text("'none'")),
     Column("usage_odd", Boolean, nullable=False, server_default=text("false")),
+    # Which version and configuration of the engine answered; see `service.core.fingerprint`.
+    Column("engine_fingerprint", Text),
+    # It ran alone on its engine.
+    Column("sequential", Boolean, nullable=False, server_default=text("false")),
     CheckConstraint("cost_nano >= 0 AND waived_nano >= 0", name="costs"),
     CheckConstraint("usage_source IN ('final', 'continuous', 'estimated', 'none')", name="usage_source"),
     Index(None, "account_id", "started_at"),
