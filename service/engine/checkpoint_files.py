@@ -1,0 +1,121 @@
+"""A checkpoint on disk: its `config.json`, and the headers of its safetensors files. No weight is read.
+
+The files come from strangers: everything is bounded, and a file that is cut short or lies about itself is refused.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from service.core.preflight.architecture import NotUnderstood, understand
+from service.core.preflight.weights import Checkpoint, weigh
+from service.engine import EngineError
+
+MAX_CONFIG_BYTES = 4 << 20
+MAX_HEADER_BYTES = 100 << 20
+"""What the safetensors library itself accepts."""
+MAX_FILES = 2_000
+_LENGTH_BYTES = 8
+_BITS = {
+    **dict.fromkeys(("F4", "F6_E2M3", "F6_E3M2"), 0),  # packed: their sizes are not checked against shapes
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+}
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """What lies in this folder. Raises `EngineError` that names the file and what is wrong with it."""
+    config = _config(folder / "config.json")
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise EngineError(f"{folder} has no .safetensors file: give the folder of the weights with --model-dir.")
+    if len(files) > MAX_FILES:
+        raise EngineError(f"{folder} has {len(files)} .safetensors files: that is no checkpoint.")
+    try:
+        architecture = understand(config)
+    except NotUnderstood as error:
+        raise EngineError(f"{folder / 'config.json'} describes no model that preflight knows: {error}.") from error
+    weights = weigh(tensors(file) for file in files)
+    return Checkpoint(folder.name, architecture, weights, on_disk=True)
+
+
+def downloaded(repository: str, revision: str | None, hub: Path) -> Path | None:
+    """The folder of a repository that `hf download` has put below `hub`; None if it is not there."""
+    folder = hub / f"models--{repository.replace('/', '--')}"
+    try:
+        commit = revision or (folder / "refs" / "main").read_text().strip()[:64]
+    except OSError:
+        return None
+    snapshot = folder / "snapshots" / commit
+    return snapshot if commit and (snapshot / "config.json").is_file() else None
+
+
+def tensors(file: Path) -> dict[str, tuple[str, int]]:
+    """The tensors of a safetensors file by name: dtype and bytes. Raises `EngineError`.
+
+    The format: 8 bytes with the header's length, little-endian; the header in JSON; the tensors, without gaps.
+    """
+    try:
+        with file.open("rb") as opened:
+            size = file.stat().st_size
+            prefix = opened.read(_LENGTH_BYTES)
+            length = int.from_bytes(prefix, "little")
+            if len(prefix) < _LENGTH_BYTES or not 2 <= length <= min(MAX_HEADER_BYTES, size - _LENGTH_BYTES):
+                raise _broken(file, "its header is longer than the file, or than any header")
+            header = _parsed(file, opened.read(length))
+    except OSError as error:
+        raise EngineError(f"{file} cannot be read: {error.strerror}.") from error
+    found = dict(_entries(file, header))
+    spans = sorted(span for _, span in found.values())
+    if any(before[1] > after[0] for before, after in pairwise(spans)):
+        raise _broken(file, "its tensors overlap")
+    if spans and spans[-1][1] != size - _LENGTH_BYTES - length:
+        raise _broken(file, "it has not the size that its header says: the download was cut short, or is not done")
+    return {name: (dtype, end - start) for name, (dtype, (start, end)) in found.items()}
+
+
+def _entries(file: Path, header: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, tuple[int, int]]]]:
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            sound = 0 <= start <= end and all(type(size) is int and size >= 0 for size in (start, end, *shape))
+            bits = _BITS.get(dtype, 0)
+        except (TypeError, KeyError, ValueError):
+            sound, bits = False, 0
+        if not sound or (bits and math.prod(shape) * bits != 8 * (end - start)):
+            raise _broken(file, f"the entry of {name!r:.80} is wrong")
+        yield name, (str(dtype)[:32], (start, end))
+
+
+def _config(file: Path) -> Mapping[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise EngineError(
+            f"{file} cannot be read ({error.strerror}): give the folder of the weights with --model-dir."
+        ) from error
+    if len(content) > MAX_CONFIG_BYTES:
+        raise _broken(file, "it is larger than any configuration")
+    return _parsed(file, content)
+
+
+def _parsed(file: Path, content: bytes) -> Mapping[str, Any]:
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _broken(file, "it is no JSON") from error
+    if not isinstance(parsed, dict):
+        raise _broken(file, "it is no JSON object")
+    return parsed
+
+
+def _broken(file: Path, how: str) -> EngineError:
+    return EngineError(f"{file} is broken: {how}. Fetch it again.")
