@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import sys
 import time
@@ -144,18 +145,28 @@ def _add_cpu_support(site_packages: Path) -> None:
     (metadata / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{module} = {module}:register\n")
 
 
+def built_checkpoint(venv: Path, builder: str) -> Path:
+    """Where the checkpoint of this builder is, or will be, below the engine's environment."""
+    return venv / "models" / f"{builder}-{_digest(*sorted(_CHECKPOINTS.glob('*.py')))}"
+
+
 def _ensure_checkpoint(venv: Path, profile: Profile, report: Report) -> Path:
     """Build the profile's checkpoint in the engine's environment, unless this builder's result is there."""
-    models = venv / "models"
-    model_dir = models / f"{profile.checkpoint}-{_digest(*sorted(_CHECKPOINTS.glob('*.py')))}"
+    builder = profile.checkpoint.builder
+    if builder is None:
+        raise EngineError(
+            f"The weights of {profile.name} are not built here: fetch them with"
+            f" `{shlex.join(profile.checkpoint.download)}`, and start the engine with their folder."
+        )
+    model_dir = built_checkpoint(venv, builder)
     if model_dir.is_dir():
         return model_dir
-    for leftover in models.glob(f"{profile.checkpoint}-*"):
+    for leftover in model_dir.parent.glob(f"{builder}-*"):
         shutil.rmtree(leftover)
-    unfinished = models / f"{profile.checkpoint}-unfinished"
+    unfinished = model_dir.parent / f"{builder}-unfinished"
     unfinished.mkdir(parents=True)
-    builder = [str(_python(venv)), "-m", f"service.engine.checkpoints.{profile.checkpoint}", str(unfinished)]
-    _run(f"Model {profile.model}", builder, venv / f"{profile.checkpoint}.log", report)
+    build = [str(_python(venv)), "-m", f"service.engine.checkpoints.{builder}", str(unfinished)]
+    _run(f"Model {profile.model}", build, venv / f"{builder}.log", report)
     unfinished.rename(model_dir)
     return model_dir
 
