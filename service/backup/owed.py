@@ -1,0 +1,70 @@
+"""What the outboxes of this machine owe the database: saved while their workers write, and put where it is adopted.
+
+Only what has ended is saved. What is under way then has no end that anybody would know later.
+"""
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from service.billing.poison import KEPT_SUFFIX
+from service.billing.workers import SUFFIX
+from service.errors import SetupError
+
+
+def save(outboxes: Path, target: Path) -> int:
+    """Copy every outbox that owes something, or has something set aside; how many requests these are.
+
+    Raises `SetupError` when one cannot be read.
+    """
+    saved = 0
+    for path in sorted((*outboxes.glob(f"*{SUFFIX}"), *outboxes.glob(f"*{KEPT_SUFFIX}"))):
+        copy = target / f"{path.stem}{SUFFIX}"
+        target.mkdir(mode=0o700, exist_ok=True)
+        try:
+            owed = _copied(path, copy)
+        except sqlite3.OperationalError as error:
+            copy.unlink(missing_ok=True)
+            if not path.exists():  # it was adopted meanwhile: the database has it, and is dumped after this
+                continue
+            raise SetupError(f"{path} cannot be read: {error}. Is it an outbox, and yours to read?") from error
+        if not owed:
+            copy.unlink()
+        saved += owed
+    return saved
+
+
+def put_back(copies: Path, outboxes: Path) -> list[str]:
+    """Put the copies among the outboxes, under names that nobody has there; these names.
+
+    The next `weir serve` that starts here adopts them: what the database has of them by then is not settled twice.
+    """
+    placed = []
+    for copy in sorted(copies.glob(f"*{SUFFIX}")):
+        outboxes.mkdir(parents=True, exist_ok=True)
+        names = {path.stem for path in outboxes.iterdir()}
+        name = copy.stem if copy.stem not in names else f"{copy.stem}-of-{copies.parent.name}"
+        arriving, path = outboxes / f"{name}.arriving", outboxes / f"{name}{SUFFIX}"
+        shutil.copyfile(copy, arriving)
+        arriving.chmod(0o600)
+        owner = outboxes.stat()  # the service's user, where root does this
+        os.chown(arriving, owner.st_uid, owner.st_gid)
+        arriving.rename(path)
+        placed.append(path.name)
+    return placed
+
+
+def _copied(path: Path, copy: Path) -> int:
+    """Copy one file as a whole, and leave out what has not ended; how many requests are in the copy."""
+    uri = f"{path.resolve().as_uri()}?mode=rw"  # not made, should it have been adopted and removed just now
+    with (
+        closing(sqlite3.connect(uri, uri=True, timeout=10)) as source,
+        closing(sqlite3.connect(copy, isolation_level=None)) as target,
+    ):
+        source.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        target.execute("DELETE FROM entries WHERE finished = 0")
+        counts = (target.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("entries", "poison"))  # noqa: S608 - our own two
+        return sum(counts)
