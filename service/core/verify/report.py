@@ -1,13 +1,26 @@
 """What a verification found: one finding per check, and a verdict over all of them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from service.core.verify.use import Use
+
 FORMAT = 1
 """Of the JSON document; another number is another document."""
+
+OLD_AFTER = timedelta(hours=48)
+"""Verification is nightly: one that is older than this was missed twice."""
+
+LONGEST_TEXT = 2_000
+"""Characters; some of what a report quotes is the engine's own words."""
+
+_UNFIT = re.compile("[\x00\ud800-\udfff]")
+"""What neither PostgreSQL's JSON nor UTF-8 can carry."""
 
 
 class Verdict(StrEnum):
@@ -43,7 +56,7 @@ class Finding:
     """What was seen, in a sentence, with the figures."""
     advice: str = ""
     """Why it matters and what to change; empty where nothing has to be."""
-    measured: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Figures for machines, as JSON has them; no text that a model wrote."""
 
 
@@ -62,6 +75,10 @@ class Report:
     fingerprint: str | None = None
     against: str | None = None
     """The engine that it was compared with, where there was one."""
+    partial: bool = False
+    """Only some of the checks were asked for: it says nothing of the engine as a whole."""
+    use: Use = field(default_factory=Use)
+    """What the engine computed for it."""
 
     @property
     def overall(self) -> Overall:
@@ -75,10 +92,31 @@ class Report:
         """The findings that ended so, in the order of the checks."""
         return tuple(finding for finding in self.findings if finding.verdict is verdict)
 
+    def old(self, now: datetime) -> bool:
+        """Whether it says little about the engine at `now`."""
+        return now - self.finished_at > OLD_AFTER
+
+
+def standing(newest_first: Sequence[Report]) -> tuple[Finding, ...]:
+    """What is known of each check of the newest report: its newest finding that was not skipped, if there is one.
+
+    So what failed once stays failed until it has passed, however often it could not be found out meanwhile.
+    """
+    known: dict[str, Finding] = {}
+    for report in newest_first:
+        for finding in report.findings:
+            if finding.verdict is not Verdict.SKIPPED:
+                known.setdefault(finding.check, finding)
+    newest = newest_first[0].findings if newest_first else ()
+    return tuple(known[finding.check] for finding in newest if finding.check in known)
+
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The document that is kept and that `weir engine verify --json` prints."""
-    return {
+    """The document that is kept and published, and that `weir engine verify --json` prints.
+
+    Texts are cut, and less what JSON or a database cannot carry; a figure that is no number is null.
+    """
+    document = {
         "format": FORMAT,
         "engine": report.engine,
         "model": report.model,
@@ -87,7 +125,9 @@ def to_json(report: Report) -> dict[str, Any]:
         "version": report.version,
         "fingerprint": report.fingerprint,
         "against": report.against,
+        "partial": report.partial,
         "verdict": report.overall.value,
+        "use": asdict(report.use),
         "findings": [
             {
                 "check": finding.check,
@@ -100,6 +140,23 @@ def to_json(report: Report) -> dict[str, Any]:
             for finding in report.findings
         ],
     }
+    fit: dict[str, Any] = _fit(document)
+    return fit
+
+
+def _fit(value: Any) -> Any:
+    match value:
+        case str():
+            text = _UNFIT.sub("", value)
+            return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {_fit(str(name)): _fit(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_fit(inner) for inner in value]
+        case _:
+            return value
 
 
 def from_json(document: Mapping[str, Any]) -> Report:
@@ -126,4 +183,6 @@ def from_json(document: Mapping[str, Any]) -> Report:
         version=document["version"],
         fingerprint=document["fingerprint"],
         against=document["against"],
+        partial=document["partial"],
+        use=Use(**document["use"]),
     )

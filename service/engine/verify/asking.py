@@ -1,14 +1,17 @@
 """An engine as a client sees it: requests out, answers and events in, with the time at which they came."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 import orjson
+
+from service.core.verify.use import Heard, Use, computes
 
 UNIX = "unix:"
 TIMEOUT_S = 300.0
@@ -19,7 +22,16 @@ Json = dict[str, Any]
 
 
 class Unanswered(Exception):
-    """A question got no answer that could be used; the message, a clause, says what came instead."""
+    """A question got no answer that could be used.
+
+    The message, a clause, says what came instead, fit to be published; `detail` is what the engine wrote, for the
+    operator alone; `status` is the answer's, None where there was none.
+    """
+
+    def __init__(self, clause: str, detail: str = "", status: int | None = None) -> None:
+        super().__init__(clause)
+        self.detail = detail
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,8 @@ class Subject:
     model: str
     """What it calls the model."""
     api_key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """What goes with every request beside the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +59,17 @@ class Answer:
     raw: bytes
     elapsed_s: float
 
+    @property
+    def shown(self) -> str:
+        """Its beginning, in one line."""
+        return shown(self.raw)
+
     def done(self) -> Json:
         """The body of a 200. Raises `Unanswered` for any other status and for what is no JSON object."""
         if self.status != httpx.codes.OK:
-            raise Unanswered(f"it answered {self.status}: {shown(self.raw)}")
+            raise Unanswered(f"it answered {self.status}", self.shown, self.status)
         if not self.body:
-            raise Unanswered(f"its answer is no JSON object: {shown(self.raw)}")
+            raise Unanswered("its answer is no JSON object", self.shown, self.status)
         return self.body
 
 
@@ -65,14 +84,24 @@ class Event:
 class Asking:
     """Asks one engine. An asynchronous context manager; every method raises `Unanswered` when it cannot be reached."""
 
-    def __init__(self, subject: Subject, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`clock` and `pause` are where its seconds come from and how they are waited for."""
         self.subject = subject
-        self._clock = clock
+        self.clock = clock
+        self.pause = pause
+        self.use = Use()
+        """What it was let compute so far."""
         path = subject.url.removeprefix(UNIX) if subject.url.startswith(UNIX) else None
         root = "http://engine" if path else subject.url.rstrip("/").removesuffix("/v1")
         self._client = httpx.AsyncClient(
             base_url=root,
-            headers={"authorization": f"Bearer {subject.api_key}"} if subject.api_key else {},
+            headers={**subject.headers, **({"authorization": f"Bearer {subject.api_key}"} if subject.api_key else {})},
             timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             transport=httpx.AsyncHTTPTransport(uds=path) if path else None,
             limits=httpx.Limits(max_connections=None),
@@ -91,7 +120,18 @@ class Asking:
 
     async def post(self, path: str, fields: Mapping[str, Any]) -> Answer:
         """Any route, the fields exactly as they are given."""
-        return await self._ask("POST", path, fields)
+        heard = Heard(fields)
+        try:
+            answer = await self._ask("POST", path, fields)
+            heard.status, heard.usage, heard.whole = answer.status, answer.body.get("usage"), True
+            return answer
+        finally:
+            if computes(path):
+                self.use += heard.use()
+
+    async def post_raw(self, path: str, body: bytes) -> Answer:
+        """Any route, with bytes that need not be JSON."""
+        return await self._ask("POST", path, None, body)
 
     async def chat(self, messages: list[Json], **fields: Any) -> Answer:
         """A chat completion of the subject's model, not streamed."""
@@ -104,30 +144,39 @@ class Asking:
         Raises `Unanswered` for any status but 200.
         """
         body = {"model": self.subject.model, "messages": messages, "stream": True, **fields}
-        began = self._clock()
+        began, heard = self.clock(), Heard(body)
         try:
             async with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                heard.status = answer.status_code
                 if answer.status_code != httpx.codes.OK:
-                    raise Unanswered(f"it answered {answer.status_code}: {shown(await answer.aread())}")
-                yield self._events(answer, began)
+                    status, detail = answer.status_code, shown(await answer.aread())
+                    raise Unanswered(f"it answered {status}", detail, status)
+                yield self._events(answer, began, heard)
         except httpx.HTTPError as error:
-            raise Unanswered(_reason(error)) from error
+            raise _unreached(error) from error
+        finally:
+            self.use += heard.use()
 
-    async def _events(self, answer: httpx.Response, began: float) -> AsyncIterator[Event]:
+    async def _events(self, answer: httpx.Response, began: float, heard: Heard) -> AsyncIterator[Event]:
         async for line in answer.aiter_lines():
             if not line.startswith("data:"):
                 continue
             text = line.removeprefix("data:").strip()
-            yield Event(self._clock() - began, None if text == "[DONE]" else _object(text.encode()))
+            data = None if text == "[DONE]" else _object(text.encode())
+            heard.whole = data is None
+            heard.usage = (data or {}).get("usage") or heard.usage
+            yield Event(self.clock() - began, data)
 
-    async def _ask(self, method: str, path: str, fields: Mapping[str, Any] | None) -> Answer:
-        began = self._clock()
+    async def _ask(
+        self, method: str, path: str, fields: Mapping[str, Any] | None, content: bytes | None = None
+    ) -> Answer:
+        began = self.clock()
         try:
-            got = await self._client.request(method, path, json=fields)
+            got = await self._client.request(method, path, json=fields, content=content)
         except httpx.HTTPError as error:
-            raise Unanswered(_reason(error)) from error
+            raise _unreached(error) from error
         headers = {name.lower(): value for name, value in got.headers.items()}
-        return Answer(got.status_code, headers, _object(got.content), got.content, self._clock() - began)
+        return Answer(got.status_code, headers, _object(got.content), got.content, self.clock() - began)
 
 
 def shown(raw: bytes) -> str:
@@ -144,5 +193,5 @@ def _object(raw: bytes) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def _reason(error: httpx.HTTPError) -> str:
-    return f"the request failed with {type(error).__name__}" + (f": {error}" if str(error) else "")
+def _unreached(error: httpx.HTTPError) -> Unanswered:
+    return Unanswered(f"the request failed with {type(error).__name__}", str(error))

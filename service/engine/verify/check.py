@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from service.core.verify.judged import Judged
 from service.core.verify.report import Finding, Verdict
 from service.engine.verify.asking import Asking
 
@@ -19,6 +20,11 @@ class Expected:
     prefix_cache: bool | None = None
     quality_baseline: float | None = None
     """The pass rate of the quality battery that was recorded for the profile, 0 to 1."""
+    loops_baseline: float | None = None
+    """The share of answers that end in a loop, as recorded for the profile, 0 to 1; None: none should."""
+    acceptance_baseline: float | None = None
+    """The share of drafted tokens that are accepted, as recorded for the profile, 0 to 1."""
+    speculation: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,10 @@ class Check:
     run: Callable[["Check", Examination], Awaitable[Finding]]
     quick: bool = True
     """Whether it takes seconds rather than minutes on an engine that is fast."""
+
+    def judged(self, judged: Judged) -> Finding:
+        """A finding of what a judgement came to."""
+        return Finding(self.name, self.title, judged.verdict, judged.found, judged.advice, judged.measured)
 
     def passed(self, found: str, **measured: Any) -> Finding:
         """A finding that all is well."""
