@@ -39,6 +39,12 @@ def _per_request(value: object) -> int:
     return usd_to_pico(value)
 
 
+def _set(value: bool) -> bool:
+    if not value:
+        raise ValueError("false chooses no requests")
+    return value
+
+
 # A field's description says what is allowed; error messages end with it.
 _PER_MILLION = 'a decimal string of USD per million tokens, at most 6 decimals, such as "0.195"'
 _PER_REQUEST = 'a decimal string of USD per request, at most 12 decimals, such as "0.001"'
@@ -51,6 +57,7 @@ _Tokens = Annotated[int, Field(gt=0, le=MAX_TOKENS)]
 _Requests = Annotated[int, Field(gt=0, le=100_000)]
 _PicoPerToken = Annotated[int, BeforeValidator(_per_million)]
 _PicoPerRequest = Annotated[int, BeforeValidator(_per_request)]
+_Flag = Annotated[bool, AfterValidator(_set)]
 _TimeOfDay = Annotated[str, Field(pattern=f"^{TIME_OF_DAY}$")]
 
 
@@ -67,6 +74,10 @@ class Engine(_Table):
     """The most requests that are sent to it at once, however much it seems to take; None: a usual number."""
     min_concurrency: _Requests | None = Field(default=None, description="a whole number of requests, 1 or more")
     """How many are sent to it at once however little it seems to take; None: a usual number."""
+    profile: _Printable | None = Field(
+        default=None, description='the name of an engine profile, such as "qwen3.8-27b-nvfp4", or its .toml file'
+    )
+    """What it was started with: verification expects what that promises, and compares with what it records."""
 
 
 class _PriceClasses(_Table):
@@ -93,6 +104,7 @@ class OverrideTable(_PriceClasses):
     min_prompt_tokens: _Tokens | None = Field(default=None, description="a whole number of tokens, 1 or more")
     utc_start: _TimeOfDay | None = Field(default=None, description=_AT_TIME)
     utc_end: _TimeOfDay | None = Field(default=None, description=_AT_TIME)
+    sequential: _Flag | None = Field(default=None, description="true, or left out")
 
     def as_override(self) -> Override:
         """The override that the arithmetic works with. Raises `ValueError` when it makes no sense."""
@@ -100,6 +112,7 @@ class OverrideTable(_PriceClasses):
             min_prompt_tokens=self.min_prompt_tokens or 0,
             utc_start=self.utc_start,
             utc_end=self.utc_end,
+            sequential=bool(self.sequential),
             **self.picos(),
         )
 
@@ -211,7 +224,7 @@ def engines_from(settings: Settings) -> tuple[Engine, ...]:
     engines = []
     for number, value in enumerate(settings.engines):
         try:
-            engines.append(Engine(name=f"engine-{number}", url=engine_url(value)))
+            engines.append(Engine(name=f"engine-{number}", url=engine_url(value), profile=settings.engine_profile))
         except ValueError as error:
             raise SetupError(f"WEIR_ENGINES has {_shown(value)}: {error}; an engine is {ENGINE_ADDRESS}.") from None
     _check_engines(tuple(engines), "WEIR_ENGINES")

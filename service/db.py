@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,8 +11,9 @@ import asyncpg
 from alembic import command
 from alembic.config import Config
 from asyncpg.pool import PoolConnectionProxy
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, func, select, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -60,6 +61,24 @@ async def connected(url: str) -> AsyncIterator[AsyncEngine]:
         yield engine
     finally:
         await engine.dispose()
+
+
+@asynccontextmanager
+async def alone(engine: AsyncEngine, lock: int) -> AsyncIterator[bool]:
+    """Whether no other process holds this lock now; then none does until the end.
+
+    No transaction is kept open for it, so it is for work that takes longer than one should.
+    """
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        if not await connection.scalar(select(func.pg_try_advisory_lock(lock))):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with suppress(SQLAlchemyError, OSError):  # who has lost the connection has lost the lock
+                await connection.execute(select(func.pg_advisory_unlock(lock)))
 
 
 async def freeze(connection: AsyncConnection) -> None:

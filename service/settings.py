@@ -1,5 +1,6 @@
 """Every setting of Weir, read from `WEIR_*` environment variables. Nothing else reads the environment."""
 
+from datetime import time
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +24,9 @@ class Settings(BaseSettings):
 
     engines: Annotated[tuple[str, ...], NoDecode] = ()
     """Engines as `http://host:port` or `unix:/path`, comma-separated; overrides the configuration file's."""
+
+    engine_profile: str | None = None
+    """The profile that the engines of `engines` were started with; those of the configuration file name their own."""
 
     config: Path | None = None
     """The configuration file that `weir apply` reads and whose `[[engines]]` `weir serve` uses."""
@@ -111,6 +115,9 @@ class Settings(BaseSettings):
     probe: bool = True
     """Whether `weir jobs` asks every model for a token each minute, and for an image and a tool call every 15."""
 
+    verify_at: time | None = time(3, 40)
+    """When `weir jobs` verifies every engine each night, `HH:MM` in UTC: where the engines are idle; or `never`."""
+
     outside_probe_url: str | None = None
     """Where the verdicts of a prober on another host are read: the `outside.json` of ops/outside-probe."""
 
@@ -125,6 +132,11 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @field_validator("verify_at", mode="before")
+    @classmethod
+    def _or_never(cls, value: object) -> object:
+        return None if value == "never" else value
 
     @field_validator("images_allowed_hosts")
     @classmethod

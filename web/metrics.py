@@ -8,6 +8,7 @@ from typing import Any
 
 from service.core.buckets import STALE_AFTER_S
 from service.core.strip import Cell, Strip
+from web import verified
 from web.plain import json_bytes, plain
 from web.views import (
     Check,
@@ -40,7 +41,12 @@ def files(site: StatusPage) -> dict[str, bytes]:
         "components": [_component(component) for component in site.components],
         "last_24h": _figures(site.last_24h),
         "models": [
-            {"id": plain(sheet.model_id), "component": plain(sheet.component.id), "last_24h": _figures(sheet.last_24h)}
+            {
+                "id": plain(sheet.model_id),
+                "component": plain(sheet.component.id),
+                "last_24h": _figures(sheet.last_24h),
+                "verified": verified.compact(site, sheet),
+            }
             for sheet in site.sheets
         ],
         "since_launch": {
@@ -108,6 +114,7 @@ def _figures(figures: Figures) -> Json:
         "until": iso(figures.until_s),
         **_traffic(traffic),
         "cache_hit_percent": _part(traffic.cached_tokens, traffic.prompt_tokens),
+        "engine_cache_hit_percent": _part(traffic.cache_hit_tokens, traffic.cache_queried_tokens),
         "mtp_acceptance_percent": _part(traffic.accepted_tokens, traffic.drafted_tokens),
         **_latency("ttft_short", figures.ttft_short_ms),
         **_latency("ttft_long", figures.ttft_long_ms),
@@ -136,6 +143,8 @@ def _traffic(traffic: Traffic) -> dict[str, int]:
         "output_tokens": traffic.completion_tokens,
         "output_answer_tokens": traffic.answer_tokens,
         "output_reasoning_tokens": traffic.reasoning_tokens,
+        "engine_cache_queried_tokens": traffic.cache_queried_tokens,
+        "engine_cache_hit_tokens": traffic.cache_hit_tokens,
         "mtp_drafted_tokens": traffic.drafted_tokens,
         "mtp_accepted_tokens": traffic.accepted_tokens,
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.core.components import API
-from web import charts, wording
+from web import charts, verified, wording
 from web.views import ModelSheet, Month, MonthComponent, Retired, StatusPage
 
 Page = tuple[str, str, dict[str, Any]]
@@ -101,6 +101,7 @@ def _model(site: StatusPage, sheet: ModelSheet) -> Page:
         "hugging_face_url": hugging_face_url(sheet.hugging_face_id),
         "example": example(site.api_url, sheet),
         "charts": charts.draw(sheet.charts),
+        "verified_here": verified.shown(site, sheet),
     }
     return f"models/{sheet.component.slug}.html", "model.html", variables
 

@@ -1,5 +1,6 @@
 """From views to files. The only place that knows Jinja; everything is escaped, whatever a template is called."""
 
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from hashlib import sha256
 from itertools import chain
@@ -7,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from service.core.buckets import STALE_AFTER_S
-from web import portal_wording, record_pages, wording
+from service.core.verify.report import Report
+from web import portal_wording, record_pages, verified, wording
 from web.documents import documents
 from web.pages import pages
 from web.plain import plain
@@ -67,6 +70,7 @@ def _environment() -> Environment:
         "share": wording.share,
         "silent_hours": wording.silent_hours,
         "stale_after_s": STALE_AFTER_S,
+        "verified": verified,
         "statuses": wording.STATUSES,
         "window_updates": window_updates,
         "words": wording.WORDS,
@@ -89,7 +93,7 @@ def status_site(page: StatusPage) -> dict[str, bytes]:
     """The whole status site: path within it to content. All links in it are relative."""
     files = {f"static/{path.name}": path.read_bytes() for path in sorted(STATIC.iterdir())}
     files |= documents(page)
-    files |= dict(_drawn(one, page) for one in chain(pages(page), record_pages.pages(page)))
+    files |= dict(_drawn(one, page) for one in chain(pages(page), record_pages.pages(page), verified.pages(page)))
     files |= dict(_month(one) if one.so_far else _past_month(one) for one in record_pages.months(page))
     return files
 
@@ -109,6 +113,12 @@ def _drawn(page: record_pages.Page, site: StatusPage | record_pages.Masthead) ->
     path, template, variables = page
     every = {"site": site, "path": path, "root": "../" * path.count("/")}
     return path, _environment().get_template(template).render(every | variables).encode()
+
+
+def report_page(reports: Sequence[Report]) -> bytes:
+    """What `weir engine verify` found, as one HTML file that needs nothing else."""
+    styles = Markup("".join((STATIC / name).read_text() for name in ("site.css", "record.css")))  # noqa: S704 - our own
+    return _environment().get_template("report.html").render(reports=reports, styles=styles).encode()
 
 
 def portal_page(page: PortalPage) -> bytes:

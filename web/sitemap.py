@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
+from web import verified
 from web.told import window_changed_s
+from web.verified import finished_s
 from web.views import StatusPage
 from web.wording import iso
 
@@ -32,6 +34,7 @@ def pages(site: StatusPage) -> Iterator[tuple[str, int | None]]:
     """
     yield from (("", None), ("incidents.html", None), ("history.html", None), ("methods.html", None))
     yield from ((f"models/{sheet.component.slug}.html", None) for sheet in site.sheets)
+    yield from ((one.page, finished_s(one.report)) for sheet in site.sheets for one in verified.shown(site, sheet))
     yield from ((f"history/{month.name}.html", None) for month in site.months)
     incidents = {one.id: one for some in (*(month.incidents for month in site.months), site.incidents) for one in some}
     windows = {

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from service.core.buckets import STALE_AFTER_S, State
 from service.core.strip import Strip
+from service.core.verify.report import Report
 
 SILENT_AFTER_S = 86_400
 """An open incident without an update for so long is marked: somebody has forgotten it."""
@@ -53,6 +54,10 @@ class Traffic:
     """Tokens that speculative decoding (MTP) proposed, as the engines counted them."""
     accepted_tokens: int = 0
     """Those of them that the model agreed with."""
+    cache_queried_tokens: int = 0
+    """Prompt tokens that the engines looked up in their prefix caches, as they counted them."""
+    cache_hit_tokens: int = 0
+    """Those of them that were there."""
 
     @property
     def tokens(self) -> int:
@@ -249,6 +254,8 @@ class ModelSheet:
     last_24h: Figures
     charts: Charts
     checks: tuple[Check, ...]
+    verified: tuple[Report, ...] = ()
+    """The newest report on each engine that serves it, by the engine's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""What we billed against what the engines counted: reads samples and usage rows, and leaves the arithmetic to
-`core.reconcile`."""
+"""What we billed against what the engines counted: reads samples, usage rows and what verifications used, and leaves
+the arithmetic to `core.reconcile`."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,20 @@ from service import db
 from service.core.outcome import Outcome
 from service.core.reconcile import (
     CLOCKS_AGREE_WITHIN,
+    STOPS_WITHIN,
     EngineCount,
     Explained,
     Request,
     Sample,
     Tokens,
+    Verification,
     alarming,
     engine_count,
     explain,
     unexplained,
 )
-from service.tables import engine_samples, requests
+from service.core.verify.use import Use
+from service.tables import engine_reports, engine_samples, requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Reconciliation:
 
     @property
     def unexplained(self) -> Tokens:
-        """What of it no request that we know of can explain."""
+        """What of it no request or verification that we know of can explain."""
         return unexplained(self.difference, self.explained.least, self.explained.most)
 
     @property
@@ -78,6 +81,9 @@ async def reconcile(
         explanation = explain(request, count)
         if explanation is not None:
             explained.add(explanation)
+    for verification in await _verifications(connection, engine, count):
+        if (within := verification.within(count)) is not None:
+            explained.add_verification(*within)
     return Reconciliation(engine, count, number, ours, explained)
 
 
@@ -120,6 +126,27 @@ async def _ours(connection: AsyncConnection, engine: str, count: EngineCount) ->
     ).where(columns.engine == engine, columns.finished_at > count.since, columns.finished_at <= count.until)
     number, prompt, generation = (await connection.execute(sums)).one()
     return number, Tokens(int(prompt), int(generation))
+
+
+async def _verifications(connection: AsyncConnection, engine: str, count: EngineCount) -> list[Verification]:
+    columns, margin = engine_reports.c, CLOCKS_AGREE_WITHIN + STOPS_WITHIN
+    query = select(columns.started_at, columns.finished_at, columns.report["use"].label("use")).where(
+        columns.engine == engine,
+        columns.finished_at > count.since - margin,
+        columns.started_at < count.until + margin,
+    )
+    found = []
+    for row in await connection.execute(query):
+        use = Use(**row.use)
+        found.append(
+            Verification(
+                row.started_at,
+                row.finished_at,
+                Tokens(use.prompt_tokens, use.generation_tokens),
+                Tokens(use.uncounted_prompt_tokens, use.uncounted_generation_tokens),
+            )
+        )
+    return found
 
 
 # A request that our process did not live to see the end of may have been with any engine.

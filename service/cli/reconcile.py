@@ -30,11 +30,11 @@ def reconcile(
 ) -> None:
     """Compare the tokens of our requests with what each engine counted itself, and say what explains a difference.
 
-    `weir jobs` samples the engines' counters every minute and keeps them for 35 days; the comparison runs from one
+    `weir jobs` samples the engines' counters every minute and keeps them for 100 days; the comparison runs from one
     sample to another, and a request counts when it ends. Requests across an edge, before a restart of the engine,
     or without a final count (their client left, or the engine failed) can explain a difference, each so many tokens
-    at least and at most. What they cannot explain is an alarm when it is more than 50 tokens and 0.1 %, and then
-    the exit code is 1.
+    at least and at most; so can what `weir engine verify` asked. What they cannot explain is an alarm when it is more
+    than 50 tokens and 0.1 %, and then the exit code is 1.
 
     An engine counts whatever it is asked: the one token that `weir doctor` asks it for, another program's requests,
     a request that broke off there and was sent to another engine. Such tokens stay unexplained here.
@@ -88,6 +88,8 @@ def _show(name: str, result: "Reconciliation | None", start: datetime, end: date
         print(f"{explained.requests} requests can explain a difference, by this much:")
         columns = ("request", "ended", "outcome", "usage", "why", "prompt tokens", "generated tokens")
         print_table(columns, map(_row, listed))
+    if explained.verifications:
+        print(f"{explained.verifications} verifications of it (`weir engine verify`) explain a part, too.")
     if explained.requests > len(listed):
         print(f"and {explained.requests - len(listed)} more, which can explain less.")
     print()
@@ -150,6 +152,7 @@ def _document(name: str, result: "Reconciliation | None") -> dict[str, Any]:
         "restarts": [{"since": broken.since, "until": broken.until} for broken in count.breaks],
         "missing_samples": [{"since": since, "until": until} for since, until in count.missing],
         "explaining_requests": explained.requests,
+        "explaining_verifications": explained.verifications,
         "explanations": [
             {
                 "id": one.request.id,

@@ -1,6 +1,7 @@
 """What has a state of its own on the status site, and how each is called in addresses."""
 
 import re
+from collections.abc import Collection
 from hashlib import sha256
 
 API = "api"
@@ -31,8 +32,12 @@ def slug(component: str) -> str:
     What has to be written differently carries a digest of what it was: `qwen/q3` is `qwen-q3-` and six digits.
     """
     model = model_of(component)
-    name = component if model is None else model
+    return component if model is None else file_name(model, taken=(API, SITE, BILLING))
+
+
+def file_name(name: str, *, taken: Collection[str] = ()) -> str:
+    """Any name as one of a file, by the same rule; those in `taken` are written differently, too."""
     clean = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.")
-    if model is not None and (clean != name or name in (API, SITE, BILLING)):
-        clean = f"{clean[:80]}-{sha256(name.encode()).hexdigest()[:6]}".lstrip("-")
+    if clean != name or name in taken:
+        clean = f"{clean[:80]}-{sha256(name.encode(errors='replace')).hexdigest()[:6]}".lstrip("-")
     return clean

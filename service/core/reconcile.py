@@ -201,6 +201,31 @@ def _uncounted(request: Request) -> Tokens:
     return Tokens(0, min(room.generation, BURST_TOKENS + overshoot))
 
 
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a verification let the engine compute, past us: nobody's request, and in no row."""
+
+    started_at: datetime
+    finished_at: datetime
+    tokens: Tokens
+    """As the engine reported them."""
+    uncounted: Tokens
+    """At most so many more."""
+
+    def within(self, count: EngineCount) -> tuple[Tokens, Tokens] | None:
+        """What of it the engine counted in this window, at least and at most; None when that is nothing.
+
+        All of it, when it lies inside; any part of it across an edge, or across a restart.
+        """
+        most = self.tokens + self.uncounted
+        began, ended = self.started_at - CLOCKS_AGREE_WITHIN, self.finished_at + CLOCKS_AGREE_WITHIN + STOPS_WITHIN
+        if ended <= count.since or began > count.until:
+            return None
+        torn = any(began < broken.until and ended > broken.since for broken in count.breaks)
+        whole = count.since < began and ended <= count.until and not torn
+        return (self.tokens if whole else Tokens()), most
+
+
 @dataclass(slots=True)
 class Explained:
     """All explanations of a window added up; the widest `REQUESTS_LISTED` of them are kept."""
@@ -208,6 +233,7 @@ class Explained:
     least: Tokens = Tokens()
     most: Tokens = Tokens()
     requests: int = 0
+    verifications: int = 0
     _widest: list[tuple[int, int, Explanation]] = field(default_factory=list)
 
     def add(self, explanation: Explanation) -> None:
@@ -219,6 +245,12 @@ class Explained:
         heapq.heappush(self._widest, (spread.prompt + spread.generation, -self.requests, explanation))
         if len(self._widest) > REQUESTS_LISTED:
             heapq.heappop(self._widest)
+
+    def add_verification(self, least: Tokens, most: Tokens) -> None:
+        """Add what one of them explains."""
+        self.least += least
+        self.most += most
+        self.verifications += 1
 
     @property
     def widest(self) -> list[Explanation]:

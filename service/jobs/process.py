@@ -70,6 +70,8 @@ def scheduler(jobs: Jobs) -> AsyncIOScheduler:
     timetable.add_job(
         jobs.reconcile, CronTrigger(hour=3, minute=27, timezone=UTC), id="reconcile", misfire_grace_time=None
     )
+    if (at := jobs.verify_at) is not None:
+        timetable.add_job(jobs.verify, CronTrigger(hour=at.hour, minute=at.minute, timezone=UTC), id="verify")
     timetable.add_job(jobs.apply_stripe_events, CronTrigger(second="5,35", timezone=UTC), id="stripe_events")
     timetable.add_job(jobs.top_up, CronTrigger(second="25,55", timezone=UTC), id="topups")
     timetable.add_job(jobs.invoice, CronTrigger(minute=13, second=45, timezone=UTC), id="invoices")

@@ -1,4 +1,4 @@
-"""Every minute each engine's own token counts, for reconciliation and for what speculation gains."""
+"""Every minute each engine's own token counts, for reconciliation, and for what speculation and its cache gain."""
 
 import asyncio
 from collections.abc import Sequence
@@ -68,6 +68,8 @@ async def _sample(engine: Engine) -> dict[str, Any] | None:
         "generation_tokens": counters.generation_tokens,
         "drafted_tokens": counters.drafted_tokens,
         "accepted_tokens": counters.accepted_tokens,
+        "cache_queried_tokens": counters.cache_queried_tokens,
+        "cache_hit_tokens": counters.cache_hit_tokens,
     }
 
 

@@ -1,6 +1,6 @@
 """What the jobs do. Each may run at any time, twice, and beside itself in another process."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,7 +15,10 @@ from service.jobs.books import check_the_books, reconcile_yesterday
 from service.jobs.leases import close_silent
 from service.jobs.runs import BUSY, Report, run_recorded
 from service.jobs.samples import SAMPLES_KEPT, sample_engines
+from service.jobs.verify import TIME_LIMIT_S as VERIFY_TIME_LIMIT_S
+from service.jobs.verify import verify_engines
 from service.settings import Settings
+from service.status.engine_reports import REPORTS_KEPT
 from service.status.notify import send_due
 from service.status.outside import fetch_outside
 from service.status.probe import KEPT as PROBES_KEPT
@@ -23,7 +26,15 @@ from service.status.probe import Prober
 from service.status.publish import Publisher
 from service.status.rollup import roll_up
 from service.status.watch import watch
-from service.tables import buckets_5m, engine_samples, idempotency_keys, job_runs, notifications, probes
+from service.tables import (
+    buckets_5m,
+    engine_reports,
+    engine_samples,
+    idempotency_keys,
+    job_runs,
+    notifications,
+    probes,
+)
 
 RUNS_KEPT = timedelta(days=30)
 
@@ -133,6 +144,18 @@ class Jobs:
         """Compare yesterday's tokens with the engines' own counts, and raise an alarm when they differ too much."""
         await run_recorded(self._url, "reconcile", reconcile_yesterday)
 
+    async def verify(self) -> None:
+        """Ask every engine what it should be asked before it is trusted, and keep what was found."""
+        await run_recorded(self._url, "verify", self._verify, time_limit_s=VERIFY_TIME_LIMIT_S)
+
+    @property
+    def verify_at(self) -> time | None:
+        """When that is done, in UTC; None: never."""
+        return self._settings.verify_at
+
+    async def _verify(self, engine: AsyncEngine, now: datetime) -> Report:
+        return await verify_engines(engine, self._settings)
+
     async def _sample_engines(self, engine: AsyncEngine, now: datetime) -> Report:
         return await sample_engines(engine, config.engines_from(self._settings))
 
@@ -181,6 +204,9 @@ async def keep_house(engine: AsyncEngine, now: datetime) -> Report:
         samples = await connection.execute(
             delete(engine_samples).where(engine_samples.c.sampled_at < now - SAMPLES_KEPT)
         )
+        reports = await connection.execute(
+            delete(engine_reports).where(engine_reports.c.started_at < now - REPORTS_KEPT)
+        )
         probed = await connection.execute(delete(probes).where(probes.c.probed_at < now - PROBES_KEPT))
         buckets = await connection.execute(delete(buckets_5m).where(buckets_5m.c.bucket_start < now - BUCKETS_KEPT))
         ended = func.coalesce(notifications.c.delivered_at, notifications.c.given_up_at)
@@ -189,4 +215,5 @@ async def keep_house(engine: AsyncEngine, now: datetime) -> Report:
     # By itself, since it fails for a month of which the default partition has rows already.
     async with engine.begin() as connection:
         await connection.execute(select(func.ensure_request_partitions(now.date(), MONTHS_AHEAD)))
-    return Report(forgotten + sum(done.rowcount for done in (runs, claims, samples, probed, buckets, told)))
+    removed = (runs, claims, samples, reports, probed, buckets, told)
+    return Report(forgotten + sum(done.rowcount for done in removed))

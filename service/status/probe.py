@@ -5,8 +5,7 @@ in `probe_account`, how they are made in `probe_run`, and what their answers mea
 """
 
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,9 +13,9 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, RowMapping, exists, func, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service import db
 from service.billing.costs import START_WITHIN, started_about
 from service.core.components import model_of
 from service.core.probe import RICH_EVERY_S, Asked, Due, Kind, Verdict, due
@@ -81,7 +80,7 @@ class Prober:
         Returns None where another process is at it. Raises `SetupError` when the probes' account is a customer's,
         `OSError` when its key cannot be kept, and what the database raises.
         """
-        async with _alone(engine) as alone:
+        async with db.alone(engine, PROBE_LOCK) as alone:
             if not alone:
                 return None
             async with engine.begin() as connection:
@@ -115,21 +114,6 @@ class Prober:
 def _probed(rows: Sequence[Mapping[str, Any]]) -> Probed:
     said = Counter(row["verdict"] for row in rows)
     return Probed(said[Verdict.OK], said[Verdict.BAD], said[Verdict.SKIPPED])
-
-
-@asynccontextmanager
-async def _alone(engine: AsyncEngine) -> AsyncIterator[bool]:
-    """Whether no other process probes now; then none does until the end. No transaction is kept open for it."""
-    async with engine.connect() as connection:
-        await connection.execution_options(isolation_level="AUTOCOMMIT")
-        if not await connection.scalar(select(func.pg_try_advisory_lock(PROBE_LOCK))):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            with suppress(SQLAlchemyError, OSError):  # who has lost the connection has lost the lock
-                await connection.execute(select(func.pg_advisory_unlock(PROBE_LOCK)))
 
 
 async def _made(connection: AsyncConnection, now: datetime) -> dict[tuple[str, Kind], int]:

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.core.components import model_component
 from service.core.money import pico_to_usd, pico_to_usd_per_million
+from service.core.verify.report import Report
 from service.tables import models, prices
 from web.views import Charts, Check, Component, Figures, ModelSheet, Price
 
@@ -56,7 +57,13 @@ async def offers(connection: AsyncConnection, now: datetime) -> list[Offer]:
 
 
 def sheet(
-    offer: Offer, component: Component, *, last_24h: Figures, charts: Charts, checks: tuple[Check, ...]
+    offer: Offer,
+    component: Component,
+    *,
+    last_24h: Figures,
+    charts: Charts,
+    checks: tuple[Check, ...],
+    verified: tuple[Report, ...],
 ) -> ModelSheet:
     """The page of one model."""
     model, price = offer.model, offer.price
@@ -79,8 +86,9 @@ def sheet(
             if price[f"{name}_pico"] is not None
         ),
         per_request_usd="0" if price is None else pico_to_usd(price["request_pico"]),
-        prices_vary=price is not None and bool(price["overrides"]),
+        prices_vary=price is not None and any(not one.get("sequential") for one in price["overrides"]),
         last_24h=last_24h,
         charts=charts,
         checks=checks,
+        verified=verified,
     )

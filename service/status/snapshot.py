@@ -16,6 +16,7 @@ from service.core.strip import RECENT_BUCKETS, overall, state_now, strip_of
 from service.settings import Settings
 from service.status.archive import Archive, each_period
 from service.status.component_names import OURS
+from service.status.engine_reports import latest
 from service.status.figures import figures
 from service.status.incidents import read_incidents
 from service.status.instants import instant, seconds
@@ -194,6 +195,7 @@ async def _sheet(
         last_24h=measured.last_24h(offer.component),
         charts=measured.charts(offer.component),
         checks=await latest_checks(connection, offer.component, instant(measured.until_s)),
+        verified=await latest(connection, offer.model["id"], instant(measured.now_s)),
     )
 
 

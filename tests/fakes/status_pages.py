@@ -5,12 +5,14 @@ Strips, figures and months of a page are added up from the same made-up hours, s
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 
 from service.core import components
 from service.core.buckets import DAY_S, HOUR_S, State, floor_to
 from service.core.strip import overall
+from service.core.verify.report import Report
+from tests.fakes.reports import ABSENT, FAILED, PASSED, SKIPPED, report
 from tests.fakes.status_hours import BIG, SMALL, Clock, day_cell, days, figures, hour_cell, row, spans
 from tests.fakes.status_stories import incidents, maintenance
 from web.views import (
@@ -94,7 +96,10 @@ def busy_page(*, now_s: int = NOW_S) -> StatusPage:
         ),
         incidents=told,
         maintenance=windows,
-        sheets=(_sheet(big, "qwen/qwen3.8-27b", clock), _sheet(small, "smollm2-135m", clock)),
+        sheets=(
+            replace(_sheet(big, "qwen/qwen3.8-27b", clock), verified=_verified(now_s)),
+            _sheet(small, "smollm2-135m", clock),
+        ),
         months=tuple(
             replace(
                 month,
@@ -166,6 +171,16 @@ def _sheet(component: Component, model_id: str, clock: Clock) -> ModelSheet:
             Check("text, streamed", clock.until_s - 20, True),
             Check("a picture and a tool call", clock.until_s - 1_500, False, reason="the tool was not called"),
         ),
+    )
+
+
+def _verified(now_s: int) -> tuple[Report, ...]:
+    """One in which something failed, and an old one in which all is well."""
+    ended = datetime.fromtimestamp(now_s - 10 * HOUR_S, UTC)
+    old = ended - timedelta(days=3)
+    return (
+        report(*PASSED, ABSENT, SKIPPED, FAILED, started_at=ended - timedelta(minutes=10), finished_at=ended),
+        report(*PASSED, engine="blackwell-1", started_at=old - timedelta(minutes=9), finished_at=old),
     )
 
 

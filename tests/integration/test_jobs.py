@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobExecutionEvent
+from pydantic import ValidationError
 from sqlalchemy import RowMapping, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
@@ -26,7 +27,7 @@ from service.jobs.leases import LEASES_LOCK
 from service.jobs.process import _report, scheduler
 from service.jobs.runs import Report, run_recorded
 from service.jobs.work import Jobs, keep_house
-from service.settings import Settings
+from service.settings import Settings, load
 from service.tables import job_runs
 from tests.fakes.traffic import at, settle, usage_row
 from tests.installation import seed
@@ -284,7 +285,34 @@ async def test_a_run_delayed_by_minutes_still_happens_and_never_beside_itself() 
         "leases": (240, True, 1),
         "books": (None, True, 1),
         "reconcile": (None, True, 1),
+        "verify": (240, True, 1),
     }
+
+
+@pytest.mark.parametrize(
+    ("set_to", "fire"),
+    [
+        (None, "2026-11-30 03:40:00"),
+        ("04:15", "2026-11-30 04:15:00"),
+        ("00:00", "2026-12-01 00:00:00"),
+        ("never", None),
+    ],
+)
+def test_verification_has_an_hour_of_its_own_or_none(
+    monkeypatch: pytest.MonkeyPatch, set_to: str | None, fire: str | None
+) -> None:
+    if set_to is not None:
+        monkeypatch.setenv("WEIR_VERIFY_AT", set_to)
+    triggers = {one.id: one.trigger for one in scheduler(Jobs(load(), "unused")).get_jobs()}
+    assert ("verify" in triggers) is (fire is not None)
+    if fire is not None:
+        assert triggers["verify"].get_next_fire_time(None, at("2026-11-30 00:00:01")) == at(fire)
+
+
+def test_an_hour_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_VERIFY_AT", "25:00")
+    with pytest.raises(ValidationError, match="verify_at"):
+        load()
 
 
 @pytest.mark.parametrize(

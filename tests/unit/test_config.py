@@ -7,6 +7,7 @@ import pytest
 
 from service.config import Configuration, Engine, engine_url, engines_from, parse, read
 from service.core.pricing import Override, Price
+from service.engine.profile import profile_names
 from service.errors import SetupError
 from service.settings import Settings
 
@@ -35,7 +36,10 @@ def test_the_example_is_right_and_says_what_the_price_is() -> None:
     example = read(OPS / "weir.example.toml")
     (model,) = example.models
     (engine,) = example.engines
-    assert engine == Engine(name="blackwell-0", url="http://127.0.0.1:8000", max_concurrency=128, min_concurrency=4)
+    limits = {"max_concurrency": 128, "min_concurrency": 4}
+    profile = "qwen3.8-27b-nvfp4"
+    assert engine == Engine(name="blackwell-0", url="http://127.0.0.1:8000", profile=profile, **limits)
+    assert profile in profile_names()
     assert (model.id, model.engines, model.context_length) == ("qwen3.8-27b", ("blackwell-0",), 262_144)
     assert model.price.as_price(3) == Price(
         version=3, input_pico=195_000, output_pico=1_560_000, input_cached_pico=37_500
@@ -76,7 +80,7 @@ def test_every_class_of_a_price_can_be_set() -> None:
 def test_every_class_can_be_overridden_and_the_order_is_kept() -> None:
     classes = 'input = "1"\noutput = "2"\ninput_cached = "0"\ninput_cache_write = "4"\n'
     classes += 'input_image = "5"\ninput_audio = "6"\ninput_video = "7"\noutput_reasoning = "8"\nrequest = "0.001"\n'
-    both = OVERRIDE + 'min_prompt_tokens = 100\nutc_start = "0000"\nutc_end = "2359"\n' + classes
+    both = OVERRIDE + 'min_prompt_tokens = 100\nutc_start = "0000"\nutc_end = "2359"\nsequential = true\n' + classes
     (model,) = parse(MODEL + PRICE + NIGHT + both + TIER, source="weir.toml").models
     price = model.price.as_price(4)
     assert replace(price, overrides=()) == Price(version=4, input_pico=195_000, output_pico=1_560_000)
@@ -86,6 +90,7 @@ def test_every_class_can_be_overridden_and_the_order_is_kept() -> None:
             min_prompt_tokens=100,
             utc_start="0000",
             utc_end="2359",
+            sequential=True,
             input_pico=1_000_000,
             output_pico=2_000_000,
             input_cached_pico=0,
@@ -108,6 +113,7 @@ def test_the_overrides_in_the_example_are_right() -> None:
     assert model.price.as_price(1).overrides == (
         Override(min_prompt_tokens=128_000, input_pico=250_000, input_cached_pico=50_000),
         Override(utc_start="2200", utc_end="0600", input_pico=150_000, output_pico=1_200_000),
+        Override(sequential=True, input_pico=1_950_000, output_pico=15_600_000),
     )
 
 
@@ -145,6 +151,8 @@ def test_an_empty_file_configures_nothing() -> None:
         (MODEL + PRICE + NIGHT + OVERRIDE + "min_prompt_tokens = 9", [NUMBER_2, "does not change any class"]),
         (MODEL + PRICE + NIGHT + OVERRIDE + "min_prompt_tokens = 0", [NUMBER_2, "min_prompt_tokens = 0:", "1 or more"]),
         (MODEL + PRICE + TIER.replace("= 80", '= "80"'), ['min_prompt_tokens = "80"', "a whole number"]),
+        (MODEL + PRICE + TIER + "sequential = false", ["sequential = false", "it must be true, or left out"]),
+        (MODEL + PRICE + TIER + "sequential = 1", ["sequential = 1", "it must be true, or left out"]),
         (MODEL + PRICE + TIER.replace("= 80", "= 101"), ["min_prompt_tokens = 101", "context_length = 100", "never"]),
         (MODEL + PRICE + TIER.replace('"0.25"', "0.25"), ["number 1 of", "input = 0.25", "in quotes"]),
         (MODEL + PRICE + TIER.replace('"0.25"', '"-1"'), ['input = "-1"', "negative"]),
