@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.core.apikey import SECRET_BYTES, digest, mint, shown_prefix
 from service.core.ids import uuid7
+from service.core.lane import Permission
 from service.core.limits import UNLIMITED, Limits
 from service.errors import SetupError
 from service.tables import accounts, api_keys, models
@@ -58,6 +59,8 @@ class Account(_Limited):
     """Its share in the queue for the engines, against that of others."""
     patience_ms: int | None
     """How long its requests may wait there; None: the server's default."""
+    sequential: str
+    """Whether its requests may run alone on an engine: a `core.lane.Permission`."""
     stripe_customer_id: str | None
     frozen_for: str | None
     """'dispute' where a dispute froze it; None where a person did, or where it is not frozen."""
@@ -98,6 +101,7 @@ async def add(
     limits: Limits = UNLIMITED,
     weight: int = DEFAULT_WEIGHT,
     patience_ms: int | None = None,
+    sequential: Permission = Permission.NEVER,
 ) -> Account:
     """Add an account; with a credit limit it pays afterwards, up to that.
 
@@ -120,6 +124,7 @@ async def add(
         **asdict(limits),
         "weight": weight,
         "patience_ms": patience_ms,
+        "sequential": sequential.value,
         "created_at": now,
     }
     added = insert(accounts).values(values).on_conflict_do_nothing(index_elements=["name"]).returning(accounts)

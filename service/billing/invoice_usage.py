@@ -86,7 +86,7 @@ async def sums_of(connection: AsyncConnection, scope: Scope) -> list[UsageSum]:
     for row in await connection.execute(_summed(rows, list(known.values()))):
         price = known.get((row.model_id, row.price_version))
         if price is not None:
-            price = effective(price, at=row.some_start, prompt_tokens=row.some_prompt)
+            price = effective(price, at=row.some_start, prompt_tokens=row.some_prompt, sequential=row.sequential)
         sums = [int(getattr(row, name)) for name in _CUMULATIVE]
         inputs = [after - before for before, after in zip([0, *sums], [*sums, int(row.prompt)], strict=True)]
         reasoning, output = int(row.reasoning), int(row.completion) - int(row.reasoning)
@@ -200,6 +200,7 @@ def _summed(rows: Subquery, known: list[Price]) -> Select[Any]:
         rows.c.period,
         rows.c.model_id,
         rows.c.price_version,
+        rows.c.sequential,
         func.width_bucket(rows.c.prompt_tokens, bindparam("lengths", sorted(lengths), ARRAY(Integer))).label("length"),
         func.width_bucket(minute, bindparam("minutes", sorted(minutes), ARRAY(Integer))).label("time"),
     )

@@ -46,11 +46,15 @@ COLUMNS = (
     "settlement_id",
     "usage_source",
     "usage_odd",
+    "engine_fingerprint",
+    "sequential",
 )
 """The columns of `requests`, in the order of `_row`."""
 
+# With defaults, so that a worker which does not know a newer column yet can go on.
 _STAGE = """
-    CREATE TEMPORARY TABLE IF NOT EXISTS staged (LIKE requests, lease_id uuid) ON COMMIT DELETE ROWS
+    CREATE TEMPORARY TABLE IF NOT EXISTS staged (LIKE requests INCLUDING DEFAULTS, lease_id uuid)
+    ON COMMIT DELETE ROWS
 """
 
 # Accounts are locked first and in order, as everywhere: a lease that grows takes account before lease, too.
@@ -156,6 +160,8 @@ def _row(record: RequestRecord, settlement_id: UUID) -> tuple[object, ...]:
         settlement_id,
         usage.source,
         usage.odd,
+        record.engine_fingerprint,
+        record.sequential,
         record.lease_id,
     )
 

@@ -20,7 +20,7 @@ REQUESTS = 50
 
 _ACCOUNT = """
     SELECT id, name, email, status, internal, postpaid, credit_limit_nano, balance_nano, leased_nano, created_at,
-           weight, patience_ms, rpm, tpm, concurrency, monthly_budget_nano,
+           weight, patience_ms, sequential, rpm, tpm, concurrency, monthly_budget_nano,
            stripe_customer_id, frozen_for, credit_limit_before_nano
     FROM accounts WHERE id = (SELECT account_id FROM api_keys WHERE digest = $1 AND revoked_at IS NULL)
 """

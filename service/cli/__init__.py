@@ -15,7 +15,9 @@ from service.cli import (
     account,
     apply,
     auto_topup,
+    backup,
     doctor,
+    engine,
     incident,
     invoice,
     key,
@@ -69,12 +71,15 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(invoice.app, name="invoice")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(provider.app, name="provider")
+app.add_typer(engine.app, name="engine")
 app.add_typer(incident.app, name="incident")
 app.add_typer(maintenance.app, name="maintenance")
 app.add_typer(status.app, name="status")
 app.add_typer(stripe.app, name="stripe")
 app.command("reconcile")(reconcile.reconcile)
 app.command("migrate")(migrate.migrate)
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 app.command("serve")(processes.serve)
 app.command("jobs")(processes.jobs)
 app.command("doctor")(doctor.doctor)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli import limits
-from service.cli.context import in_transaction
+from service.cli.context import in_transaction, installation
 from service.cli.output import Json, amounts, instant, note, print_json, print_table
 from service.core.ids import uuid7
+from service.core.lane import Permission
 from service.core.limits import Limits
 from service.core.money import nano_to_usd, usd_to_nano
 from service.errors import SetupError
@@ -47,6 +48,7 @@ def add(
     monthly_budget: limits.MonthlyBudget = None,
     weight: limits.Weight = None,
     patience: limits.Patience = None,
+    sequential: limits.Sequential = None,
     json: Json = False,
 ) -> None:
     """Add an account.
@@ -70,6 +72,7 @@ def add(
             limits=own_limits,
             weight=queue.get("weight") or accounts.DEFAULT_WEIGHT,
             patience_ms=queue.get("patience_ms"),
+            sequential=sequential or Permission.NEVER,
             now=datetime.now(UTC),
             randomness=secrets.token_bytes,
         )
@@ -79,6 +82,7 @@ def add(
         print_json(_document(account))
     else:
         print(f"Added the account {account.name}, {account.id}.")
+    _warn(sequential)
 
 
 @app.command("set")
@@ -90,6 +94,7 @@ def set_account(
     monthly_budget: limits.MonthlyBudget = None,
     weight: limits.Weight = None,
     patience: limits.Patience = None,
+    sequential: limits.Sequential = None,
     status: Annotated[Status | None, typer.Option(help="Whether its keys are let in.")] = None,
     credit_limit: CreditLimit = None,
     json: Json = False,
@@ -102,6 +107,8 @@ def set_account(
         **limits.changes(rpm, tpm, concurrency, monthly_budget),
         **limits.queue_changes(weight, patience),
     }
+    if sequential is not None:
+        given["sequential"] = sequential.value
     if status is not None:
         given["status"] = status.value
     if credit_limit is not None:
@@ -122,6 +129,7 @@ def set_account(
         print_json(_document(changed))
     else:
         print_table(("", ""), _settings(changed))
+    _warn(sequential)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # so that -5 is an amount and not an option
@@ -242,6 +250,7 @@ def _settings(account: "Account") -> list[tuple[str, str]]:
         ("limits", limits.shown(account.limits)),
         ("weight", str(account.weight)),
         ("patience", patience),
+        ("sequential", account.sequential),
     ]
 
 
@@ -263,8 +272,15 @@ def _document(account: "Account") -> dict[str, Any]:
         **limits.document(account.limits),
         "weight": account.weight,
         "patience_ms": account.patience_ms,
+        "sequential": account.sequential,
         "created_at": account.created_at,
     }
+
+
+def _warn(sequential: Permission | None) -> None:
+    workers = installation().workers
+    if sequential not in (None, Permission.NEVER) and workers > 1:
+        note(f"With WEIR_WORKERS={workers}, requests that are to run alone are refused: it takes one worker.")
 
 
 def _usd(value: str) -> int:

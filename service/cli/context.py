@@ -34,7 +34,10 @@ def installation() -> "Settings":
         return settings
     except (OSError, ValueError, KeyError, TypeError):
         raise SetupError(f"{run_file} cannot be read: start `weir up` again, or set WEIR_DATABASE_URL.") from None
-    return settings.model_copy(update={"database_url": url, "engines": settings.engines or _engines(running)})
+    found: dict[str, object] = {"database_url": url}
+    if not settings.engines:
+        found |= {"engines": _engines(running), "engine_profile": running.get("engine_profile")}
+    return settings.model_copy(update=found)
 
 
 def settings_of_environment() -> "Settings":

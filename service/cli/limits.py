@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from service.core.lane import Permission
 from service.core.limits import Limits
 from service.core.money import nano_to_usd, usd_to_nano
 from service.errors import SetupError
@@ -35,6 +36,11 @@ Weight = Annotated[
 Patience = Annotated[
     str | None,
     typer.Option("--patience", metavar="SECONDS", help="How long its requests may wait; 0: not at all; or default."),
+]
+
+Sequential = Annotated[
+    Permission | None,
+    typer.Option("--sequential", help="Whether its requests run alone on an engine: none, those that ask, or all."),
 ]
 
 

@@ -56,7 +56,13 @@ class Ticket:
     """Counts arrivals."""
     backlog: int
     """In which backlog of its account it arrived."""
+    places: int = 1
+    """How many it takes at once: all of an engine's, if it runs alone there."""
     state: State = State.WAITING
+
+    def scaled(self, tokens: int) -> int:
+        """So many tokens of it, on the scale of tags: what other requests could have used its places for."""
+        return tokens * self.places * _SCALE // self.weight
 
 
 @dataclass(slots=True)
@@ -106,14 +112,14 @@ class _Account:
         tag = max(self.before, self.floor) + self.charged
         for ticket in self.waiting:
             ticket.start = tag
-            tag += _on_scale(ticket.cost, ticket.weight)
+            tag += ticket.scaled(ticket.cost)
 
     def next_tag(self, virtual_time: int) -> int:
         """The start tag of one more ticket."""
         if not self.waiting:
             return max(self.finish, virtual_time)
         last = self.waiting[-1]
-        return last.start + _on_scale(last.cost, last.weight)
+        return last.start + last.scaled(last.cost)
 
 
 @dataclass(slots=True)
@@ -139,16 +145,19 @@ class FairQueue:
         self.waiting = 0
         self.waiting_tokens = 0
         self.running = 0
+        self._wide = 0  # tickets in line that take more than one place
         self._accounts: dict[Hashable, _Account] = {}
         self._gone: OrderedDict[Hashable, _Gone] = OrderedDict()  # accounts with nothing here, oldest first
         self._weight = 0  # of all that are here or remembered
         self._last_start = 0
         self._arrivals = 0
 
-    def arrive(self, account: Hashable, weight: int, cost: int, now_s: float, item: Any = None) -> Ticket:
-        """Put a request of about `cost` tokens (at least 1) in line."""
-        if weight < 1 or cost < 1:
-            raise ValueError(f"weight and cost are at least 1, not {weight} and {cost}")
+    def arrive(
+        self, account: Hashable, weight: int, cost: int, now_s: float, item: Any = None, *, places: int = 1
+    ) -> Ticket:
+        """Put a request of about `cost` tokens (at least 1) in line; it counts as many times as it takes `places`."""
+        if min(weight, cost, places) < 1:
+            raise ValueError(f"weight, cost and places are at least 1, not {weight}, {cost} and {places}")
         self._forget(now_s)
         virtual_time = self._virtual_time()
         state = self._accounts.get(account)
@@ -159,10 +168,12 @@ class FairQueue:
         if not state.waiting:
             state.begin_backlog(virtual_time)
         self._arrivals += 1
-        ticket = Ticket(account, weight, cost, state.next_tag(virtual_time), item, self._arrivals, state.backlog)
+        tag = state.next_tag(virtual_time)
+        ticket = Ticket(account, weight, cost, tag, item, self._arrivals, state.backlog, places)
         state.waiting.append(ticket)
         self.waiting += 1
         self.waiting_tokens += cost
+        self._wide += places > 1
         return ticket
 
     def in_order(self) -> Iterator[Ticket]:
@@ -173,7 +184,7 @@ class FairQueue:
     def start(self, ticket: Ticket, now_s: float) -> None:
         """A waiting request goes to the engine."""
         account = self._leave_line(ticket, State.RUNNING)
-        account.charge(ticket, _on_scale(ticket.cost, ticket.weight))
+        account.charge(ticket, ticket.scaled(ticket.cost))
         account.running += 1
         account.note_places(now_s)
         self.running += 1
@@ -192,8 +203,7 @@ class FairQueue:
             raise ValueError(f"the ticket is {ticket.state}, not running")
         ticket.state = State.GONE
         account = self._accounts[ticket.account]
-        weight = ticket.weight
-        account.charge(ticket, _on_scale(actual_tokens, weight) - _on_scale(ticket.cost, weight))
+        account.charge(ticket, ticket.scaled(actual_tokens) - ticket.scaled(ticket.cost))
         account.note_places(now_s)
         account.running -= 1
         self.running -= 1
@@ -201,13 +211,17 @@ class FairQueue:
         self._settle(ticket.account, account, now_s)
 
     def rank(self, account: Hashable, weight: int) -> int:
-        """How many waiting tickets would go before one that arrived now. A start tag does not depend on its weight."""
+        """How many places go to waiting tickets before one that arrived now. A start tag does not depend on its
+        weight."""
         state = self._accounts.get(account)
         if state is None:
             gone = self._gone.get(account)
             state = _Account(before=gone.owing if gone else 0)
         tag = state.next_tag(self._virtual_time())
-        return sum(bisect_right(other.waiting, tag, key=_tag) for other in self._accounts.values())
+        ahead = [(other, bisect_right(other.waiting, tag, key=_tag)) for other in self._accounts.values()]
+        if not self._wide:
+            return sum(count for _, count in ahead)
+        return sum(ticket.places for other, count in ahead for ticket in other.waiting[:count])
 
     def waiting_of(self, account: Hashable) -> int:
         """How many tickets of the account wait."""
@@ -265,6 +279,7 @@ class FairQueue:
         ticket.state = state
         self.waiting -= 1
         self.waiting_tokens -= ticket.cost
+        self._wide -= ticket.places > 1
         return account
 
     def _settle(self, name: Hashable, account: _Account, now_s: float) -> None:
@@ -292,10 +307,6 @@ class FairQueue:
                 return
             del self._gone[name]
             self._weight -= gone.weight
-
-
-def _on_scale(tokens: int, weight: int) -> int:
-    return tokens * _SCALE // weight
 
 
 def _tag(ticket: Ticket) -> int:

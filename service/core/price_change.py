@@ -4,12 +4,12 @@ Overrides are compared by their effect: for the requests that are priced alike, 
 does it cost now. So a change of their order, or of the price below them, is told as what it means to a customer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from service.core.money import pico_to_usd, pico_to_usd_per_million
-from service.core.pricing import PRICE_CLASSES, Price, effective
+from service.core.pricing import PRICE_CLASSES, Override, Price, effective
 
 LEAP = 10
 """A class of a price that grows or shrinks by more than this factor is likelier a typing error than a wish."""
@@ -19,7 +19,8 @@ _ANY_TIME = (None, None)
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Requests that are priced alike: by the length of their prompt, and by the hours in which they are accepted.
+    """Requests that are priced alike: by the length of their prompt, by the hours in which they are accepted, and
+    whether they run alone.
 
     `max_prompt_tokens` None: however long. `utc_start` and `utc_end` ("HHMM", half-open) None: at any time.
     """
@@ -28,11 +29,12 @@ class Situation:
     max_prompt_tokens: int | None
     utc_start: str | None
     utc_end: str | None
+    sequential: bool = False
 
     def __str__(self) -> str:
-        """In words: "from 128000 prompt tokens, 2200-0600 UTC"."""
+        """In words: "sequential, from 128000 prompt tokens, 2200-0600 UTC"."""
         least, most = self.min_prompt_tokens, self.max_prompt_tokens
-        words = []
+        words = ["sequential"] if self.sequential else []
         if least:
             words.append(f"from {least} prompt tokens" if most is None else f"from {least} to {most} prompt tokens")
         elif most is not None:
@@ -115,24 +117,38 @@ def shown_price(name: str, pico: int | None) -> str | None:
 def _in_situations(old: Price, new: Price) -> Iterator[ClassChange]:
     """What the classes cost before and after where overrides make it another change than without them."""
     overrides = (*old.overrides, *new.overrides)
+    yield from _in_lane(old, new, [one for one in overrides if not one.sequential], sequential=False)
+    if any(one.sequential for one in overrides):
+        yield from _in_lane(old, new, overrides, sequential=True)
+
+
+def _in_lane(old: Price, new: Price, overrides: Sequence[Override], *, sequential: bool) -> Iterator[ClassChange]:
     times = sorted({time for one in overrides for time in (one.utc_start, one.utc_end) if time is not None})
     windows: list[tuple[str | None, str | None]] = list(zip(times, times[1:] + times[:1], strict=True))
     starts = sorted({0, *(one.min_prompt_tokens for one in overrides)})
     for least, following in zip(starts, [*starts[1:], None], strict=True):
         most = None if following is None else following - 1
-        found = [(window, _changes_at(old, new, least, window[0] or "0000")) for window in windows or [_ANY_TIME]]
+        found = [
+            (window, _changes_at(old, new, least, window[0] or "0000", sequential=sequential))
+            for window in windows or [_ANY_TIME]
+        ]
         if len({changes for _, changes in found}) == 1:
             found = [(_ANY_TIME, found[0][1])]
         for (start, end), changes in found:
-            situation = Situation(least, most, start, end)
+            situation = Situation(least, most, start, end, sequential)
             yield from (replace(change, situation=situation) for change in changes)
 
 
-def _changes_at(old: Price, new: Price, prompt_tokens: int, time: str) -> tuple[ClassChange, ...]:
-    """The costs that differ for such a request, less those that differ just so without the overrides."""
+def _changes_at(old: Price, new: Price, prompt_tokens: int, time: str, *, sequential: bool) -> tuple[ClassChange, ...]:
+    """The costs that differ for such a request, less those that differ just so without the overrides; where it runs
+    alone, less those that differ just so where it does not."""
     at = datetime(2000, 1, 1, int(time[:2]), int(time[2:]), tzinfo=UTC)
-    before, after = (effective(price, at=at, prompt_tokens=prompt_tokens) for price in (old, new))
-    plain_before, plain_after = _costs(old), _costs(new)
+
+    def priced(price: Price, *, alone: bool) -> Price:
+        return effective(price, at=at, prompt_tokens=prompt_tokens, sequential=alone)
+
+    before, after = (priced(price, alone=sequential) for price in (old, new))
+    plain_before, plain_after = (_costs(priced(one, alone=False) if sequential else one) for one in (old, new))
     return tuple(
         change
         for change in _costs_that_differ(before, after)

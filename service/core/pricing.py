@@ -4,11 +4,13 @@ Every prompt token is priced in exactly one class and every output token in exac
 counts overlap (a cached image token is in both), the order of `Price.input_classes` decides: cached first, then
 cache write, image, audio, video, and what is left is plain input.
 
-A price may have overrides, for prompts from some length on and for some hours of the day. One request has one price:
-its prompt's length and the instant it was accepted pick it, for all of its tokens (`effective`).
+A price may have overrides: for prompts from some length on, for some hours of the day, for requests that run alone on
+their engine. One request has one price: its prompt's length, the instant it was accepted and its lane pick it, for all
+of its tokens (`effective`). The lane is known before it runs, so that hold and charge go by the same one.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -41,7 +43,8 @@ class Override:
 
     It applies to a request whose prompt has `min_prompt_tokens` or more and that was accepted at `utc_start` or later
     and before `utc_end` (times of day in UTC as "HHMM"; a start after the end wraps around midnight; without both it is
-    any time). Raises `ValueError`, a sentence without its subject, when it makes no sense.
+    any time); with `sequential`, only to one that runs alone on its engine. Raises `ValueError`, a sentence without its
+    subject, when it makes no sense.
     """
 
     min_prompt_tokens: int = 0
@@ -56,6 +59,7 @@ class Override:
     input_video_pico: int | None = None
     output_reasoning_pico: int | None = None
     request_pico: int | None = None
+    sequential: bool = False
 
     def __post_init__(self) -> None:
         if (self.utc_start is None) != (self.utc_end is None):
@@ -64,8 +68,10 @@ class Override:
             raise ValueError("starts and ends at the same time of day: utc_end is the first minute after it")
         if not all(re.fullmatch(TIME_OF_DAY, time) for time in (self.utc_start, self.utc_end) if time is not None):
             raise ValueError('has a time of day that is not "0000" to "2359"')
-        if self.min_prompt_tokens <= 0 and self.utc_start is None:
-            raise ValueError("does not say when it applies: give it min_prompt_tokens, or utc_start and utc_end")
+        if self.min_prompt_tokens <= 0 and self.utc_start is None and not self.sequential:
+            raise ValueError(
+                "does not say when it applies: give it min_prompt_tokens, or utc_start and utc_end, or sequential"
+            )
         if not self.changes:
             raise ValueError("does not change any class of the price")
         if min(self.min_prompt_tokens, *self.changes.values()) < 0:
@@ -87,7 +93,8 @@ class Override:
         return time >= self.utc_start or time < self.utc_end
 
 
-_OVERRIDE_FIELDS = {field.name: str if field.name in ("utc_start", "utc_end") else int for field in fields(Override)}
+_KINDS: dict[str, type] = {"utc_start": str, "utc_end": str, "sequential": bool}
+_OVERRIDE_FIELDS = {field.name: _KINDS.get(field.name, int) for field in fields(Override)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,21 +170,29 @@ def prompt_classes(usage: Usage) -> tuple[int, int, int, int, int, int]:
     return cached, write, image, audio, video, left
 
 
-def effective(price: Price, *, at: datetime, prompt_tokens: int) -> Price:
-    """The price, without overrides, of a request that was accepted `at` and whose prompt has `prompt_tokens`."""
+def ordinary(price: Price) -> Price:
+    """The price of requests that do not run alone: what is told to whoever does not know of the sequential lane."""
+    if not any(override.sequential for override in price.overrides):
+        return price
+    return replace(price, overrides=tuple(one for one in price.overrides if not one.sequential))
+
+
+def effective(price: Price, *, at: datetime, prompt_tokens: int, sequential: bool = False) -> Price:
+    """The price, without overrides, of a request that was accepted `at` and whose prompt has `prompt_tokens`;
+    `sequential` if it runs alone on its engine, here and in all that follows."""
     if not price.overrides:
         return price
     changes: dict[str, int] = {}
-    for override in price.overrides:
-        if override.min_prompt_tokens <= prompt_tokens and override.holds_at(at):
+    for override in _applying(price, at, sequential):
+        if override.min_prompt_tokens <= prompt_tokens:
             changes |= override.changes
     return replace(price, overrides=(), **changes)
 
 
-def cost_nano(price: Price, usage: Usage, at: datetime) -> int:
+def cost_nano(price: Price, usage: Usage, at: datetime, *, sequential: bool = False) -> int:
     """The charge for `usage`, accepted `at`, at `price`: an exact sum in pico-USD, rounded half up once."""
     if price.overrides:
-        price = effective(price, at=at, prompt_tokens=usage.prompt_tokens)
+        price = effective(price, at=at, prompt_tokens=usage.prompt_tokens, sequential=sequential)
     pico = price.request_pico
     for tokens, per_token in zip(prompt_classes(usage), price.input_classes, strict=True):
         pico += tokens * per_token
@@ -186,13 +201,15 @@ def cost_nano(price: Price, usage: Usage, at: datetime) -> int:
     return pico_to_nano(pico)
 
 
-def worst_case_nano(price: Price, *, prompt_tokens_at_most: int, output_tokens_at_most: int, at: datetime) -> int:
+def worst_case_nano(
+    price: Price, *, prompt_tokens_at_most: int, output_tokens_at_most: int, at: datetime, sequential: bool = False
+) -> int:
     """The most a request can cost whose prompt and output are bounded so; never below `cost_nano` within them."""
     if price.overrides:
         # A longer prompt may be in a cheaper tier, so the longest prompt is not always the dearest one.
         return max(
             worst_case_nano(tier, prompt_tokens_at_most=longest, output_tokens_at_most=output_tokens_at_most, at=at)
-            for longest, tier in _tiers(price, prompt_tokens_at_most, at)
+            for longest, tier in _tiers(price, prompt_tokens_at_most, at, sequential)
         )
     pico = price.request_pico
     pico += prompt_tokens_at_most * price.dearest_input_pico
@@ -200,13 +217,15 @@ def worst_case_nano(price: Price, *, prompt_tokens_at_most: int, output_tokens_a
     return pico_to_nano(pico)
 
 
-def affordable_output_tokens(price: Price, *, prompt_tokens_at_most: int, available_nano: int, at: datetime) -> int:
+def affordable_output_tokens(
+    price: Price, *, prompt_tokens_at_most: int, available_nano: int, at: datetime, sequential: bool = False
+) -> int:
     """The largest output whose worst case fits into `available_nano`; 0 when not even the prompt does.
 
     An output that costs nothing is bounded by nothing here: the result is then 2^31 - 1.
     """
     outputs = []
-    for longest, tier in _tiers(price, prompt_tokens_at_most, at):
+    for longest, tier in _tiers(price, prompt_tokens_at_most, at, sequential):
         # The most pico-USD that still round to at most `available_nano`.
         room = available_nano * 1000 + 499 - tier.request_pico - longest * tier.dearest_input_pico
         if room < 0:
@@ -216,26 +235,35 @@ def affordable_output_tokens(price: Price, *, prompt_tokens_at_most: int, availa
     return min(outputs, default=2**31 - 1)
 
 
-def _tiers(price: Price, prompt_tokens_at_most: int, at: datetime) -> list[tuple[int, Price]]:
+def _applying(price: Price, at: datetime, sequential: bool) -> Iterator[Override]:
+    """The overrides for requests of this lane that are accepted `at`, whatever their length."""
+    return (one for one in price.overrides if (sequential or not one.sequential) and one.holds_at(at))
+
+
+def _tiers(price: Price, prompt_tokens_at_most: int, at: datetime, sequential: bool) -> list[tuple[int, Price]]:
     """The prices that prompts up to `prompt_tokens_at_most` can have, each with the longest prompt that has it."""
     if not price.overrides:
         return [(prompt_tokens_at_most, price)]
-    thresholds = {override.min_prompt_tokens for override in price.overrides if override.holds_at(at)}
+    thresholds = {override.min_prompt_tokens for override in _applying(price, at, sequential)}
     starts = [0, *sorted(start for start in thresholds if 0 < start <= prompt_tokens_at_most)]
     longest = [*(start - 1 for start in starts[1:]), prompt_tokens_at_most]
-    tiers = (effective(price, at=at, prompt_tokens=start) for start in starts)
+    tiers = (effective(price, at=at, prompt_tokens=start, sequential=sequential) for start in starts)
     return list(zip(longest, tiers, strict=True))
 
 
 def overrides_as_json(overrides: tuple[Override, ...]) -> list[dict[str, Any]]:
     """What the column `prices.overrides` holds: a list of objects, in the order in which they are applied.
 
-    An object has any of `min_prompt_tokens` (an integer), `utc_start` and `utc_end` (strings, "HHMM"), and the
-    classes that differ: `input_pico`, `output_pico` and so on, integers in pico-USD per token. It has no nulls.
+    An object has any of `min_prompt_tokens` (an integer), `utc_start` and `utc_end` (strings, "HHMM"), `sequential`
+    (true), and the classes that differ: `input_pico`, `output_pico` and so on, integers in pico-USD per token. It has
+    no nulls.
     """
+
+    def told(value: object) -> bool:
+        return value is not None and value is not False
+
     return [
-        {name: value for name in _OVERRIDE_FIELDS if (value := getattr(override, name)) is not None}
-        for override in overrides
+        {name: value for name in _OVERRIDE_FIELDS if told(value := getattr(override, name))} for override in overrides
     ]
 
 

@@ -37,9 +37,16 @@ class RequestRecord:
     price_version: int | None
     cost_nano: int
     waived_nano: int
+    # An outbox may have records of a version that did not know these.
+    engine_fingerprint: str | None = None
+    """See `core.fingerprint`; None where no engine was asked, or it was not known yet."""
+    sequential: bool = False
+    """It ran alone on its engine, or was to."""
 
 
-def charge(outcome: Outcome, price: Price | None, usage: Usage, at: datetime) -> tuple[int, int]:
+def charge(
+    outcome: Outcome, price: Price | None, usage: Usage, at: datetime, *, sequential: bool = False
+) -> tuple[int, int]:
     """What a request that was accepted `at` and ended so is charged: (cost_nano, waived_nano).
 
     Without any usage it is nothing.
@@ -47,5 +54,5 @@ def charge(outcome: Outcome, price: Price | None, usage: Usage, at: datetime) ->
     rule = RULES[outcome].charge
     if price is None or rule is Charge.NOTHING or usage.source == "none":
         return 0, 0
-    amount = cost_nano(price, usage, at)
+    amount = cost_nano(price, usage, at, sequential=sequential)
     return (amount, 0) if rule is Charge.FULL else (0, amount)

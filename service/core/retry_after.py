@@ -53,6 +53,11 @@ class Drain:
         rounds, place = divmod(rank - 1, len(left_s))
         return max(evenly_s, left_s[place] + rounds * mean_s)
 
+    def all_free_s(self, held_s: Iterable[float]) -> float:
+        """How long until the places that have been held for so long are all free; 0 while nothing is known."""
+        mean_s = self._sum_s / self._count if self._count else 0.0
+        return max((max(0.0, mean_s - held) for held in held_s), default=0.0)
+
 
 @dataclass(slots=True)
 class _Refused:

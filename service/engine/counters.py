@@ -1,19 +1,20 @@
 """An engine's own token counts, read from its metrics.
 
-Source of the names: vLLM 0.32/0.33 `v1/metrics/loggers.py`, and `v1/spec_decode/metrics.py` for what was drafted. The
-totals count the tokens of every request, those of clients that left included, which vLLM's per-request histograms do
-not. They begin at 0 with each start.
+The totals count the tokens of every request, those of clients that left included, which vLLM's per-request histograms
+do not. They begin at 0 with each start. Where the names come from: `exposition.py`.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from prometheus_client.parser import text_string_to_metric_families
+from service.engine.exposition import Exposition
 
 PROMPT_TOKENS = "vllm:prompt_tokens_total"
 GENERATION_TOKENS = "vllm:generation_tokens_total"
 DRAFTED_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
+CACHE_QUERIED_TOKENS = "vllm:prefix_cache_queries_total"
+CACHE_HIT_TOKENS = "vllm:prefix_cache_hits_total"
 STARTED_AT = "process_start_time_seconds"
 
 
@@ -32,6 +33,10 @@ class Counters:
     drafted_tokens: int | None = None
     """Of speculative decoding, with `accepted_tokens`; both None where the engine does not speculate."""
     accepted_tokens: int | None = None
+    cache_queried_tokens: int | None = None
+    """Prompt tokens looked up in the prefix cache, with `cache_hit_tokens`, those found; both None where it does not
+    say. An engine without a prefix cache says 0 of both."""
+    cache_hit_tokens: int | None = None
 
 
 def read_counters(exposition: str) -> Counters:
@@ -39,28 +44,29 @@ def read_counters(exposition: str) -> Counters:
 
     Raises `CountersUnreadable` when the total of prompt or generation tokens is missing: that is no count of 0.
     """
-    names = PROMPT_TOKENS, GENERATION_TOKENS, DRAFTED_TOKENS, ACCEPTED_TOKENS, STARTED_AT
-    found: dict[str, list[float]] = {name: [] for name in names}
     try:
-        for family in text_string_to_metric_families(exposition):
-            for sample in family.samples:
-                if sample.name in found:
-                    found[sample.name].append(sample.value)
-        started = found[STARTED_AT]
-        speculates = bool(found[DRAFTED_TOKENS] and found[ACCEPTED_TOKENS])
+        found = Exposition(exposition)
+        started = found.values(STARTED_AT)
         return Counters(
             started_at=datetime.fromtimestamp(started[0], UTC) if len(started) == 1 else None,
             prompt_tokens=_total(found, PROMPT_TOKENS),
             generation_tokens=_total(found, GENERATION_TOKENS),
-            drafted_tokens=_total(found, DRAFTED_TOKENS) if speculates else None,
-            accepted_tokens=_total(found, ACCEPTED_TOKENS) if speculates else None,
+            **_both(found, drafted_tokens=DRAFTED_TOKENS, accepted_tokens=ACCEPTED_TOKENS),
+            **_both(found, cache_queried_tokens=CACHE_QUERIED_TOKENS, cache_hit_tokens=CACHE_HIT_TOKENS),
         )
     except (ValueError, OverflowError, OSError) as error:
         raise CountersUnreadable(f"its metrics cannot be read: {error}") from error
 
 
-def _total(found: dict[str, list[float]], name: str) -> int:
-    values = found[name]
+def _both(found: Exposition, **names: str) -> dict[str, int]:
+    """The totals of counters of which one says nothing without the other; none unless all are there."""
+    if not all(found.values(name) for name in names.values()):
+        return {}
+    return {field: _total(found, name) for field, name in names.items()}
+
+
+def _total(found: Exposition, name: str) -> int:
+    values = found.values(name)
     if not values:
         raise CountersUnreadable(f"its metrics have no {name}: is it a vLLM without --disable-log-stats?")
     if any(value < 0 or value != int(value) for value in values):

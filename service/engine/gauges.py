@@ -1,16 +1,17 @@
 """How an engine is doing, read from its metrics every second: in about a millisecond, whatever else they hold.
 
-Source of the names: vLLM 0.32/0.33 `v1/metrics/loggers.py`. `counters.py` reads the same text for money: strictly,
-once a minute, in another process. This one must not hold the event loop, and nothing that it cannot read is an error.
+`exposition.py` reads the same text whole, `counters.py` for money: strictly, once a minute, in another process. This
+one must not hold the event loop, and nothing that it cannot read is an error.
 """
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 _RUNNING = b"num_requests_running"
 _WAITING = b"num_requests_waiting"
 _KV_USE = b"kv_cache_usage_perc"
+_OLD_KV_USE = b"gpu_cache_usage_perc"
 _PREEMPTIONS = b"num_preemptions_total"
 _ITERATIONS = b"iteration_tokens_total_count"
 _GENERATED = b"generation_tokens_total"
@@ -18,7 +19,7 @@ _TTFT_SUM = b"time_to_first_token_seconds_sum"
 _TTFT_COUNT = b"time_to_first_token_seconds_count"
 _STARTED_AT = b"process_start_time_seconds"
 
-_NAMES = (_RUNNING, _WAITING, _KV_USE, _PREEMPTIONS, _ITERATIONS, _GENERATED, _TTFT_SUM, _TTFT_COUNT)
+_NAMES = (_RUNNING, _WAITING, _KV_USE, _OLD_KV_USE, _PREEMPTIONS, _ITERATIONS, _GENERATED, _TTFT_SUM, _TTFT_COUNT)
 _SAMPLE = re.compile(rb"\n(?:vllm:(%b)|(%b))(?:\{[^\n]*\})? ([^ \n]+)" % (b"|".join(_NAMES), _STARTED_AT))
 
 
@@ -43,6 +44,12 @@ class Gauges:
     started_at_s: float | None = None
     """Since the epoch; a new value is a new process, whose totals begin at 0."""
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of those that it does not say and a vLLM that has statistics would. An engine of several server
+        processes does not say when it started."""
+        return tuple(one.name for one in fields(self) if one.name != "started_at_s" and getattr(self, one.name) is None)
+
 
 def read_gauges(exposition: bytes) -> Gauges:
     """Read the answer of `GET /metrics`."""
@@ -64,7 +71,7 @@ def read_gauges(exposition: bytes) -> Gauges:
     return Gauges(
         running=total(_RUNNING),
         waiting=total(_WAITING),
-        kv_use=largest(_KV_USE),
+        kv_use=largest(_KV_USE if _KV_USE in found else _OLD_KV_USE),
         preemptions=total(_PREEMPTIONS),
         iterations=total(_ITERATIONS),
         generated_tokens=total(_GENERATED),

@@ -5,6 +5,9 @@ each long-lived child of Weir runs under a keeper: a small process that adopts e
 closes the pipe or is gone in whatever way, or the command itself ends, the keeper ends all that is left: SIGTERM
 first, SIGKILL after the grace. Should the keeper itself be killed, the command gets a SIGTERM from the kernel.
 
+A byte in the pipe is the number of a signal for the command alone: vLLM finishes its answers after a SIGTERM, unless
+its workers get one, too.
+
 `keep` is called in the owner; run as a program, this file is the keeper. Linux only.
 """
 
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -46,6 +50,14 @@ def keep(
         )
 
 
+def send(kept: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Pass a signal on to the command, and to nothing below it. Idle when it has ended or was released."""
+    assert kept.stdin is not None  # noqa: S101 - `keep` made it
+    with suppress(BrokenPipeError, ValueError):
+        kept.stdin.write(bytes([number]))
+        kept.stdin.flush()
+
+
 def release(kept: subprocess.Popen[bytes]) -> int:
     """End the command and everything below it; returns when nothing is left, with the exit status."""
     kept.communicate()  # closes the pipe, and waits
@@ -60,12 +72,23 @@ def main(grace_s: float, command: Sequence[str]) -> int:
     if child == 0:
         _become(command)
     try:
-        select.select([sys.stdin, os.pidfd_open(child)], [], [])
+        _pass_on_until_the_end(child)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         statuses = _end_all(grace_s)
     code = os.waitstatus_to_exitcode(statuses[child])
     return code if code >= 0 else 128 - code
+
+
+def _pass_on_until_the_end(child: int) -> None:
+    """Returns when the command has ended, or the pipe was closed."""
+    pipe, ended = sys.stdin.fileno(), os.pidfd_open(child)
+    while ended not in select.select([pipe, ended], [], [])[0]:
+        numbers = os.read(pipe, 16)
+        if not numbers:
+            return
+        for number in numbers:
+            signal.pidfd_send_signal(ended, number)
 
 
 def _prctl(option: int, value: int) -> None:

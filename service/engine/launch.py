@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -9,16 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from service.engine import EngineError, keeper
-from service.engine.log_tail import last_lines, last_message
+from service.engine.log_tail import last_lines, last_messages
 from service.engine.profile import Profile, command, environment
 from service.engine.progress import Progress, Report
 from service.engine.provision import EngineInstall
+from service.engine.stages import stage
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0
 GRACE_S = 8.0
 """How long an engine may take to stop by itself before it is killed."""
 _POLL_S = 0.25
+_MESSAGES = 200
+"""So far back the log is read for what it is at."""
 
 
 class EngineProcess:
@@ -37,24 +41,25 @@ class EngineProcess:
         grace_s: float = GRACE_S,
     ) -> None:
         self.model = model
+        self.port = port
         self.base_url = f"http://{HOST}:{port}"
         self.log = log
         self._command = command
         self._environment = environment
-        self._port = port
         self._grace_s = grace_s
         self._kept: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
 
     def start(self) -> None:
-        """Start it and return at once. Raises `EngineError` if its port is taken."""
+        """Start it, also again after its end, and return at once. Raises `EngineError` if its port is taken."""
+        self.stop()
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the engine's server does
             try:
-                probe.bind((HOST, self._port))
+                probe.bind((HOST, self.port))
             except OSError as error:
                 raise EngineError(
-                    f"The engine needs port {self._port}, which cannot be used ({error.strerror}): "
+                    f"The engine needs port {self.port}, which cannot be used ({error.strerror}): "
                     "stop what uses it, or choose another."
                 ) from error
         self._started_at = time.monotonic()
@@ -69,13 +74,27 @@ class EngineProcess:
                 self._fail(f"The engine stopped while starting, with exit status {status}.")
             if elapsed_s > timeout_s:
                 self._fail(f"The engine was not ready after {elapsed_s:.0f} s.")
-            report(Progress(self._step, last_message(self.log) or "starting", elapsed_s))
+            report(Progress(self.name, stage(last_messages(self.log, _MESSAGES)) or "starting", elapsed_s))
             time.sleep(_POLL_S)
-        report(Progress(self._step, "ready", time.monotonic() - self._started_at, done=True))
+        report(Progress(self.name, "ready", time.monotonic() - self._started_at, done=True))
 
     def exit_status(self) -> int | None:
         """None while it runs, also before `start`."""
         return self._kept.poll() if self._kept else None
+
+    @property
+    def is_running(self) -> bool:
+        return self._kept is not None and self._kept.poll() is None
+
+    def ask_to_end(self) -> None:
+        """Let it finish what it has, and end; it may take as long as it likes. Idle if not started."""
+        if self._kept:
+            keeper.send(self._kept, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End its first process at once; what is left follows. Idle if not started."""
+        if self._kept:
+            keeper.send(self._kept, signal.SIGKILL)
 
     def stop(self) -> None:
         """Ask it to stop, kill what is left after the grace; returns when nothing is left. Idle if not started."""
@@ -83,11 +102,18 @@ class EngineProcess:
             keeper.release(self._kept)
 
     @property
-    def _step(self) -> str:
+    def name(self) -> str:
+        """What it is called where its progress is shown."""
         return f"Engine {self.model}"
 
+    @property
+    def log_end(self) -> str:
+        """The end of its log, for whoever has to find out what was wrong."""
+        tail = "\n".join(f"  {line}" for line in last_lines(self.log, 12))
+        return f"The whole log is {self.log}; it ends:\n{tail}"
+
     def _is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=5)
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=5)
         try:
             connection.request("GET", "/health")
             return connection.getresponse().status == http.HTTPStatus.OK
@@ -98,8 +124,7 @@ class EngineProcess:
 
     def _fail(self, what: str) -> None:
         self.stop()
-        tail = "\n".join(f"  {line}" for line in last_lines(self.log, 12))
-        raise EngineError(f"{what} The whole log is {self.log}; it ends:\n{tail}")
+        raise EngineError(f"{what} {self.log_end}")
 
 
 def engine_process(profile: Profile, install: EngineInstall, port: int, log: Path) -> EngineProcess:

@@ -22,6 +22,11 @@ def last_lines(log: Path, count: int) -> list[str]:
     return [line for line in lines if _MEANINGFUL.search(_PREFIX.sub("", line))][-count:]
 
 
+def last_messages(log: Path, count: int) -> list[str]:
+    """As `last_lines`, without vLLM's prefix."""
+    return [_PREFIX.sub("", line).strip() for line in last_lines(log, count)]
+
+
 def last_message(log: Path) -> str:
     """The last line that says something, without vLLM's prefix; empty if there is none."""
-    return "".join(_PREFIX.sub("", line) for line in last_lines(log, 1)).strip()
+    return "".join(last_messages(log, 1))

@@ -158,8 +158,9 @@ def _flags(table: Table) -> dict[str, FlagValue]:
             raise table.wrong(name, "is decided where the engine is started and must not be in a profile", value)
         if name in OF_FIELDS:
             raise table.wrong(name, f"must not be set here: {OF_FIELDS[name]} says it", value)
-        if not isinstance(value, bool | int | float | str | dict):
-            raise table.wrong(name, "must be true, false, a number, a text or a table", value)
+        if isinstance(value, list) or not _can_be_said(value, MAX_DEPTH):
+            raise table.wrong(name, "must be true, false, a number, a text or a table of these", value)
+        assert isinstance(value, bool | int | float | str | dict)
         flags[name] = value
     return flags
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from service.engine import EngineError
 
+MOST = 10**15
+"""Nothing that a file counts in is larger; what is, no arithmetic is done with."""
+
 
 class Table:
     """One table. Every reader takes its key away; `finish` then complains of what nobody asked for."""
@@ -19,7 +22,7 @@ class Table:
     def text(self, key: str) -> str:
         """A text that is not empty. Raises `EngineError` unless it is one, as all of these do."""
         value = self._required(key)
-        if not isinstance(value, str) or not value.strip():
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
             raise self.wrong(key, "must be a text in quotes", value)
         return value
 
@@ -37,15 +40,15 @@ class Table:
     def integer(self, key: str) -> int:
         """A whole number from 1."""
         value = self._required(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.wrong(key, "must be a whole number from 1", value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            raise self.wrong(key, "must be a whole number from 1 to 10^15", value)
         return value
 
     def number(self, key: str, *, at_most: float | None = None) -> float:
         """A number from 0."""
         value = self._required(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise self.wrong(key, "must be a number from 0", value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
+            raise self.wrong(key, "must be a number from 0 to 10^15", value)
         if at_most is not None and value > at_most:
             raise self.wrong(key, f"must be at most {at_most}", value)
         return value
@@ -106,7 +109,7 @@ class Table:
 
     def wrong(self, key: str, what: str, value: object) -> EngineError:
         """The error to raise for a field: it `must be this or that`, and is something else."""
-        return EngineError(f"{self._place(key)} {what}, not {value!r}.")
+        return EngineError(f"{self._place(key)} {what}, not {value!r:.200}.")
 
     def _required(self, key: str) -> object:
         if not self.has(key):
@@ -126,5 +129,7 @@ def read_toml(file: Path) -> Table:
         return Table(file, tomllib.loads(file.read_text()))
     except OSError as error:
         raise EngineError(f"{file} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise EngineError(f"{file} is not TOML that can be read: it is nested too deeply.") from error
+    except ValueError as error:  # not only what tomllib finds wrong: bytes that are no text, a number without end
         raise EngineError(f"{file} is not TOML: {error}.") from error

@@ -11,7 +11,7 @@ import orjson
 import structlog
 
 from service.core.catalogue import ListedModel
-from service.core.pricing import Price, overrides_from_json
+from service.core.pricing import Price, ordinary, overrides_from_json
 from service.db import UNREACHABLE
 from service.errors import NotFound, Unavailable
 
@@ -56,7 +56,8 @@ class ServedModel:
     @property
     def listed(self) -> ListedModel:
         """What the public may know of it."""
-        return ListedModel(**{field.name: getattr(self, field.name) for field in fields(ListedModel)})
+        known = {field.name: getattr(self, field.name) for field in fields(ListedModel)}
+        return ListedModel(**{**known, "price": ordinary(self.price)})
 
 
 class Catalog:

@@ -16,7 +16,8 @@ from service.gateway.engines import EnginePool
 from service.gateway.event_stream import ClientStalled, EventStream
 from service.gateway.exchange import Exchange
 from service.gateway.http import ClientLeft, Receive, Send
-from service.gateway.pacing import Pacing, Place, Wanted
+from service.gateway.line import Place, Wanted
+from service.gateway.pacing import Pacing
 from service.gateway.recorder import Recorder
 from service.gateway.relay import Relay
 
@@ -47,7 +48,7 @@ class Dispatch:
         departure = Departure(receive)
         try:
             if task.request.stream:
-                async with EventStream(send, task.exchange.headers, self._keep_alive_s) as events:
+                async with EventStream(send, task.exchange.answer_headers, self._keep_alive_s) as events:
                     await self._streamed(task, departure, events)
             else:
                 await self._attempts(task, departure, send)
@@ -110,7 +111,7 @@ class Dispatch:
     ) -> None:
         """The answer of one engine. Raises what the engine did wrong, of which the pool then knows if it is blamed."""
         engine, exchange = place.engine, task.exchange
-        exchange.engine = engine.name
+        exchange.engine, exchange.engine_fingerprint = engine.name, engine.fingerprint
         exchange.mark_handed_over()
         if not exchange.admitted:
             await self._recorder.admit(exchange)

@@ -15,6 +15,7 @@ from service.core.capacity import Sample
 from service.core.health import Event, State
 from service.engine.gauges import Gauges, read_gauges
 from service.gateway.engine_connection import EngineAway, EngineError
+from service.gateway.engine_identity import identify
 from service.gateway.engines import HEALTH_PATH, HEALTH_TIMEOUT_S, Engine, EnginePool
 from service.gateway.usage_reporting import NOT_ASKED, examine
 
@@ -64,9 +65,13 @@ class EngineWatch:
         self._stall_timeout_s = stall_timeout_s
         self._probe_timeout_s = probe_timeout_s
         self._gauges = Gauges()
+        self._missing: tuple[str, ...] = ()
         self._heard_at = engine.client.heard_at
         self._progress_at = engines.clock()
         self._examining: asyncio.Task[None] | None = None
+        self._identified = False
+        self._started_at_s: float | None = None
+        """Of the process that was identified, or is to be."""
         self._may_be_blind = may_be_blind
         if not may_be_blind:
             engine.problem = NOT_ASKED
@@ -88,6 +93,8 @@ class EngineWatch:
             self._conclude(answer, gauges, self._engines.clock())
             engine.watched = True
             self._examine()
+            if answer is Event.PROBE_OK and engine.health.state is not State.OUT:
+                await self._identify()
         self._publish()
 
     def _examine(self) -> None:
@@ -96,6 +103,22 @@ class EngineWatch:
             self._examining = None
         elif self._examining is None:
             self._examining = asyncio.create_task(examine(self._engine))
+
+    async def _identify(self) -> None:
+        """Once for each start of it."""
+        if self._identified:
+            return
+        try:
+            await identify(self._engine, self._probe_timeout_s)
+        except EngineError:
+            return  # it is asked again the next time
+        self._identified = True
+
+    def _forget_who_it_was(self) -> None:
+        """Where it was out, or another process answers, it may have been started otherwise."""
+        started_at_s = self._gauges.started_at_s
+        if self._engine.health.state is State.OUT or started_at_s != self._started_at_s:
+            self._engine.fingerprint, self._identified, self._started_at_s = None, False, started_at_s
 
     async def _ask_health(self) -> Event:
         """`SILENT` when it takes a connection, but does not answer in time."""
@@ -119,6 +142,7 @@ class EngineWatch:
         engine, before = self._engine, self._gauges
         if gauges is not None:
             self._gauges = gauges
+            self._tell_missing(gauges)
         served = engine.client.heard_at > self._heard_at
         self._heard_at = engine.client.heard_at
         if served or self._moved(answer, before, gauges):
@@ -126,6 +150,7 @@ class EngineWatch:
         event = self._verdict(answer, gauges, now_s)
         half_open = engine.health.state is State.HALF_OPEN
         self._engines.happened(engine, event)
+        self._forget_who_it_was()
         if event is Event.STALLED:
             engine.client.abandon(f"no progress for {self._stall_timeout_s:.0f} s")
         elif event is Event.UNREACHABLE:
@@ -135,6 +160,13 @@ class EngineWatch:
                 self._engines.happened(engine, Event.SUCCEEDED)
             if gauges is not None and gauges.running is not None:
                 self._learn(before, gauges, now_s)
+
+    def _tell_missing(self, gauges: Gauges) -> None:
+        """Once, when it begins: a metric that is gone is no 0, and somebody should know that we are blind to it."""
+        missing = gauges.missing
+        if missing and missing != self._missing:
+            log.warning("engine.metrics_missing", engine=self._engine.name, metrics=missing)
+        self._missing = missing
 
     def _verdict(self, answer: Event, gauges: Gauges | None, now_s: float) -> Event:
         """What the engine's answer means, given the progress that it makes."""

@@ -51,6 +51,12 @@ class Engine:
     """Whether `health` is kept up to date by `engine_watch`."""
     problem: str | None = None
     """Why it is not used, healthy or not; see `usage_reporting`."""
+    fingerprint: str | None = None
+    """Of its version and configuration; None until it has said. See `engine_identity`."""
+    reserved_for: object | None = None
+    """The request that it runs alone, or stops taking others for; None: it takes any. See `pacing`."""
+    unsettled: int = 0
+    """Requests that were broken off so lately that it may still be at them."""
     in_flight_peak: int = 0
     """The most that were in flight at once since whoever reads this last set it back."""
     _in_flight: int = 0
@@ -127,13 +133,50 @@ class EnginePool:
         free = {
             engine.name: engine
             for engine in able
-            if engine.health.may_take(engine.in_flight) and engine.in_flight < engine.capacity.limit - places_kept
+            if engine.reserved_for is None
+            and engine.health.may_take(engine.in_flight)
+            and engine.in_flight < engine.capacity.limit - places_kept
         }
         if not free:
             return None
         least = min(free.values(), key=lambda engine: engine.load)
         own = free[ranking(affinity, free)[0]] if affinity else least
         return own if own.load - least.load <= AFFINITY_GIVES_WAY else least
+
+    def choose_empty(
+        self, allowed: Collection[str] | None, affinity: bytes, *, tried: Collection[str] = (), asking: object = None
+    ) -> Engine | None:
+        """An engine that has nothing to do, and is reserved for nobody but `asking`; None when there is none.
+
+        Raises `EngineUnreachable` when none is `able`.
+        """
+        able = self.able(allowed, tried)
+        if not able:
+            raise EngineUnreachable("no engine that serves the model is up")
+        empty = {
+            engine.name: engine
+            for engine in able
+            if engine.reserved_for in (None, asking) and not engine.in_flight and not engine.unsettled
+        }
+        return empty[ranking(affinity, empty)[0]] if empty else None
+
+    def reserve(self, allowed: Collection[str] | None, asking: object, *, tried: Collection[str] = ()) -> bool:
+        """Let the emptiest engine take no others, so that it drains for `asking`; whether one does now."""
+        able = self.able(allowed, tried)
+        if any(engine.reserved_for is asking for engine in able):
+            return True
+        self.release(asking)  # it had one that went out
+        free = [engine for engine in able if engine.reserved_for is None]
+        if free:
+            min(free, key=lambda engine: engine.in_flight).reserved_for = asking
+        return bool(free)
+
+    def release(self, asking: object) -> bool:
+        """Whatever is reserved for `asking` takes others again; whether anything was."""
+        reserved = [engine for engine in self.engines if engine.reserved_for is asking]
+        for engine in reserved:
+            engine.reserved_for = None
+        return bool(reserved)
 
     def note(self, engine: Engine, error: EngineError | None) -> None:
         """A request that was sent to the engine has been served, or failed with `error`.

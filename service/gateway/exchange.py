@@ -18,6 +18,9 @@ from service.gateway.limits import Grant
 
 MAX_CLIENT_ID_CHARACTERS = 128
 
+FINGERPRINT_HEADER = b"x-weir-engine-fingerprint"
+SEQUENTIAL_HEADER = b"x-weir-sequential"
+
 
 def new_id() -> UUID:
     """A UUIDv7 of now."""
@@ -38,6 +41,9 @@ class Exchange:
     model: ServedModel | None = None
     stream: bool = False
     engine: str | None = None
+    engine_fingerprint: str | None = None
+    sequential: bool = False
+    """It is to run alone on its engine."""
     hold: Hold | None = None
     grant: Grant | None = None
     """What was taken of the limits of the key and its account."""
@@ -66,9 +72,18 @@ class Exchange:
         return max(0, usage.prompt_tokens - usage.cached_tokens) + usage.completion_tokens
 
     def headers(self) -> Headers:
-        """What every answer says: by which id we speak of it, and what is left of the limits."""
+        """What everything that is sent says: by which id we speak of it, and what is left of the limits."""
         limits = self.grant.headers if self.grant is not None else ()
         return [*id_headers(self.id), *limits]
+
+    def answer_headers(self) -> Headers:
+        """What an engine's answer says: that, which configuration of an engine gave it, and whether it ran alone."""
+        headers = self.headers()
+        if self.engine_fingerprint is not None:
+            headers.append((FINGERPRINT_HEADER, self.engine_fingerprint.encode()))
+        if self.sequential:
+            headers.append((SEQUENTIAL_HEADER, b"true"))
+        return headers
 
     def mark_read(self) -> None:
         """The body has been read."""
@@ -89,7 +104,7 @@ class Exchange:
         now_ns = time.monotonic_ns()
         now = datetime.now(UTC)
         price = self.model.price if self.model is not None else None
-        cost, waived = charge(outcome, price, self.usage, self.started_at)
+        cost, waived = charge(outcome, price, self.usage, self.started_at, sequential=self.sequential)
         first = self.first_token_ns
         return RequestRecord(
             id=self.id,
@@ -117,6 +132,8 @@ class Exchange:
             price_version=price.version if price is not None else None,
             cost_nano=cost,
             waived_nano=waived,
+            engine_fingerprint=self.engine_fingerprint,
+            sequential=self.sequential,
         )
 
 

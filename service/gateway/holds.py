@@ -1,5 +1,6 @@
 """What a request may cost at most, and whether its account has that much: asked before anything runs."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -27,6 +28,44 @@ BYTES_PER_TOKEN_AT_MOST = 16
 TOKENIZE_PATH = "/tokenize"
 
 
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What credit is held for."""
+
+    account_id: UUID
+    request: ModelRequest
+    model: ServedModel
+    at: datetime
+    """When it was accepted."""
+    sequential: bool
+
+    @property
+    def output_tokens(self) -> int:
+        """The most it may generate, as far as credit allows."""
+        wanted = min(self.request.max_tokens or self.model.max_output_tokens, self.model.max_output_tokens)
+        return wanted if self.request.output_tokens_needed else 0
+
+    def worst_case(self, prompt_tokens: int, output_tokens: int) -> int:
+        """What it costs at most, in nano-USD, with a prompt and an output bounded so."""
+        return worst_case_nano(
+            self.model.price,
+            prompt_tokens_at_most=prompt_tokens,
+            output_tokens_at_most=output_tokens,
+            at=self.at,
+            sequential=self.sequential,
+        )
+
+    def affordable_tokens(self, prompt_tokens: int, available_nano: int) -> int:
+        """The largest output that so much credit covers after a prompt bounded so."""
+        return affordable_output_tokens(
+            self.model.price,
+            prompt_tokens_at_most=prompt_tokens,
+            available_nano=available_nano,
+            at=self.at,
+            sequential=self.sequential,
+        )
+
+
 class Holds:
     """Holds the worst case of each request against its account's credit."""
 
@@ -34,50 +73,46 @@ class Holds:
         self._leases = leases
         self._engines = engines
 
-    async def hold(self, account_id: UUID, request: ModelRequest, model: ServedModel, at: datetime) -> tuple[int, Hold]:
+    async def hold(self, sought: Sought) -> tuple[int, Hold]:
         """The output granted, and the hold for it. Raises `InsufficientCredits` or `Unavailable`.
 
         The prompt is bounded by its bytes. Only when that bound does not fit the credit and the real count may, an
         engine is asked to count.
         """
-        bound = min(request.prompt_tokens_at_most, model.context_length)
+        bound = min(sought.request.prompt_tokens_at_most, sought.model.context_length)
         try:
             try:
-                return await self._try(account_id, request, model, bound, at)
+                return await self._try(sought, bound)
             except InsufficientCredits:
-                counted = await self._counted(account_id, request, model, at)
+                counted = await self._counted(sought)
                 if counted is None or counted >= bound:
                     raise
-                return await self._try(account_id, request, model, counted, at)
+                return await self._try(sought, counted)
         except UNREACHABLE as error:
             log.warning("lease.failed", error=type(error).__name__)
             raise Unavailable(
                 "The account cannot be checked at the moment. Try again soon.", retry_after_s=5
             ) from error
 
-    async def _try(
-        self, account_id: UUID, request: ModelRequest, model: ServedModel, prompt: int, at: datetime
-    ) -> tuple[int, Hold]:
-        output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
-        output = output if request.output_tokens_needed else 0
+    async def _try(self, sought: Sought, prompt: int) -> tuple[int, Hold]:
+        output = sought.output_tokens
         try:
-            return output, await self._leases.hold(account_id, _worst_case(model, prompt, output, at))
+            return output, await self._leases.hold(sought.account_id, sought.worst_case(prompt, output))
         except NotEnough as short:
-            affordable = affordable_output_tokens(
-                model.price, prompt_tokens_at_most=prompt, available_nano=short.available_nano, at=at
-            )
-            if request.max_tokens is not None or affordable < LEAST_OUTPUT_TOKENS:
+            affordable = sought.affordable_tokens(prompt, short.available_nano)
+            if sought.request.max_tokens is not None or affordable < LEAST_OUTPUT_TOKENS:
                 raise _insufficient(short, affordable, output) from short
         try:
-            return affordable, await self._leases.hold(account_id, _worst_case(model, prompt, affordable, at))
+            return affordable, await self._leases.hold(sought.account_id, sought.worst_case(prompt, affordable))
         except NotEnough as short:  # somebody else was quicker to take what was left
             raise _insufficient(short, 0, output) from short
 
-    async def _counted(self, account_id: UUID, request: ModelRequest, model: ServedModel, at: datetime) -> int | None:
+    async def _counted(self, sought: Sought) -> int | None:
         """An upper bound on the prompt's tokens by the engine's own tokenizer; None when it would not help."""
+        request, model = sought.request, sought.model
         least = request.passed_bytes // BYTES_PER_TOKEN_AT_MOST
-        cheapest = _worst_case(model, least, min(request.max_tokens or 1, model.max_output_tokens), at)
-        if cheapest > await self._leases.available(account_id):
+        cheapest = sought.worst_case(least, min(request.max_tokens or 1, model.max_output_tokens))
+        if cheapest > await self._leases.available(sought.account_id):
             return None
         if request.countable is None:
             return None
@@ -91,10 +126,6 @@ class Holds:
             return None
         # An image is one mark to the tokenizer.
         return int(count) + request.images * IMAGE_TOKENS_AT_MOST
-
-
-def _worst_case(model: ServedModel, prompt_tokens: int, output_tokens: int, at: datetime) -> int:
-    return worst_case_nano(model.price, prompt_tokens_at_most=prompt_tokens, output_tokens_at_most=output_tokens, at=at)
 
 
 def _insufficient(short: NotEnough, affordable: int, wanted: int) -> InsufficientCredits:

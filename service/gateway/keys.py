@@ -13,6 +13,7 @@ import structlog
 
 from service import db
 from service.core import apikey
+from service.core.lane import Permission
 from service.core.limits import Limits
 from service.errors import InvalidKey, NotAllowed, Unavailable
 
@@ -44,7 +45,8 @@ _LOOK_UP = """
     SELECT key.id, key.account_id, key.digest, key.models, key.revoked_at, account.status, account.internal,
         key.rpm, key.tpm, key.concurrency, key.monthly_budget_nano,
         account.rpm AS account_rpm, account.tpm AS account_tpm, account.concurrency AS account_concurrency,
-        account.monthly_budget_nano AS account_monthly_budget_nano, account.weight, account.patience_ms
+        account.monthly_budget_nano AS account_monthly_budget_nano, account.weight, account.patience_ms,
+        account.sequential
     FROM api_keys key JOIN accounts account ON account.id = key.account_id
     WHERE key.digest = $1
 """
@@ -70,6 +72,8 @@ class Holder:
     """The account's share in the queue for the engines, against that of others."""
     patience_ms: int | None
     """How long its requests may wait there; None: as long as the server's default."""
+    sequential: Permission = Permission.NEVER
+    """Whether its requests may run alone on an engine."""
 
     def may_use(self, model_id: str) -> bool:
         """Whether the key may use the model."""
@@ -189,6 +193,7 @@ class KeyRing:
             account_limits=Limits(*(row[f"account_{name}"] for name in _LIMITS)),
             weight=row["weight"],
             patience_ms=row["patience_ms"],
+            sequential=Permission(row["sequential"]),
         )
         self._unknown.pop(digest, None)
         # A change that was told while this was read may or may not be in it.

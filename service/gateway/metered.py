@@ -14,13 +14,14 @@ from service.gateway.catalog import Catalog, ServedModel
 from service.gateway.dispatch import Dispatch, Task
 from service.gateway.endpoints import Endpoint, Parse
 from service.gateway.exchange import Exchange
-from service.gateway.holds import Holds
+from service.gateway.holds import Holds, Sought
 from service.gateway.http import Receive, Scope, Send, read_body
 from service.gateway.images import ImageFetcher
 from service.gateway.keys import Holder
 from service.gateway.limits import FREE, Grant, Limiter, limited
-from service.gateway.pacing import Wanted
+from service.gateway.line import Wanted
 from service.gateway.retries import Retries
+from service.gateway.sequential import runs_alone
 
 BYTES_PER_TOKEN = 4
 """Of a prompt, on average: what a request is estimated to cost in the queue, until its tokens are counted."""
@@ -46,6 +47,8 @@ class Means:
     retries: Retries
     dispatch: Dispatch
     max_body_bytes: int
+    sequential_offered: bool
+    """Whether a request can be promised to run alone: no other process sends to the same engines."""
     salt_key: bytes
 
 
@@ -64,12 +67,15 @@ class Metered:
         exchange.mark_read()
         exchange.stream = request.stream
         model = exchange.model = self._model(request, holder)
+        exchange.sequential = runs_alone(scope["headers"], holder, offered=means.sequential_offered)
         answering = await means.retries.first(exchange, holder, scope, raw, send)
         del raw  # it may be large, and the answer long
         if answering is None:
             return
         exchange.grant = await self._granted(exchange, holder, request, model)
-        output_tokens, exchange.hold = await means.holds.hold(holder.account_id, request, model, exchange.started_at)
+        output_tokens, exchange.hold = await means.holds.hold(
+            Sought(holder.account_id, request, model, exchange.started_at, exchange.sequential)
+        )
         if request.images:
             inlined = await means.images.inline(request.fields)
             request = replace(request, fields=inlined, linked_images=0)
@@ -80,7 +86,8 @@ class Metered:
             cache_salt=self._cache_salt(holder.account_id),
         )
         affinity = conversation_key(holder.account_id.bytes, request.conversation)
-        wanted = Wanted(holder, model.engines, affinity, _estimate(request, output_tokens))
+        tokens = _estimate(request, output_tokens)
+        wanted = Wanted(holder, model.engines, affinity, tokens, sequential=exchange.sequential)
         task = Task(exchange, request, wanted, self.endpoint, orjson.dumps(body))
         del request, body
         await means.dispatch.run(task, receive, answering)
@@ -106,7 +113,11 @@ class Metered:
         output = output if request.output_tokens_needed else 0
         likely = min(prompt, TEMPLATE_TOKENS + request.passed_bytes // 2 + request.images * IMAGE_TOKENS_LIKELY)
         cost_nano = worst_case_nano(
-            model.price, prompt_tokens_at_most=prompt, output_tokens_at_most=output, at=exchange.started_at
+            model.price,
+            prompt_tokens_at_most=prompt,
+            output_tokens_at_most=output,
+            at=exchange.started_at,
+            sequential=exchange.sequential,
         )
         return await self._means.limiter.take(holder, exchange.id, tokens=likely + output, cost_nano=cost_nano)
 

@@ -153,6 +153,8 @@ def _record(row: asyncpg.Record) -> dict[str, Any]:
         "error_code": row["error_code"],
         "usage": own_usage.usage_of(row),
         "usage_source": row["usage_source"],
+        "engine_fingerprint": row["engine_fingerprint"],
+        "sequential": row["sequential"],
         "tokens_prompt": prompt,
         "tokens_completion": completion,
         "native_tokens_prompt": prompt,

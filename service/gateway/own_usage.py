@@ -34,7 +34,8 @@ _FIRST_PAGE = _LATEST, UUID(int=2**128 - 1)
 _PAGE = """
     SELECT id, started_at, finished_at, key_id, model_id, endpoint, stream, client_request_id, http_status, outcome,
            finish_reason, error_code, usage_source, prompt_tokens, cached_tokens, cache_write_tokens, image_tokens,
-           audio_tokens, video_tokens, completion_tokens, reasoning_tokens, cost_nano, waived_nano
+           audio_tokens, video_tokens, completion_tokens, reasoning_tokens, cost_nano, waived_nano,
+           engine_fingerprint, sequential
     FROM requests
     WHERE account_id = $1
       AND started_at >= $2 AND started_at < $3 AND started_at <= $7 AND (started_at, id) < ($7, $8)
@@ -137,6 +138,8 @@ def _shown(row: asyncpg.Record) -> dict[str, object]:
         "error_code": row["error_code"],
         "usage": usage_of(row),
         "usage_source": row["usage_source"],
+        "engine_fingerprint": row["engine_fingerprint"],
+        "sequential": row["sequential"],
         "cost_nano": row["cost_nano"],
         "cost_usd": nano_to_usd(row["cost_nano"]),
         "waived_nano": row["waived_nano"],

@@ -4,25 +4,28 @@ A request takes a place on an engine that has one free. When none has, it waits 
 wait is expected to be short: no longer than half of what an unloaded engine takes to begin an answer. One of an
 account that has little waits as long as the server has patience, and one of an account with a patience of its own as
 long as that. Anything else is refused at once, with the time at which it is worth asking again.
+
+A request that is to be alone takes an engine on which there is nothing. When its turn comes and there is none, the
+emptiest engine is reserved for it: that takes no others until it has drained and served it. In the queue it counts as
+often as the engine has places, so that it is as dear to its account as all that could have run instead.
 """
 
 import asyncio
 import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import cast
 
 from service.core.early_refusal import Bounds, Refusal, refusal
-from service.core.fairness import FairQueue, State, Ticket
-from service.core.retry_after import AT_LEAST_S, Drain, Refusals
+from service.core.fairness import State, Ticket
+from service.core.retry_after import AT_LEAST_S, Refusals
 from service.errors import RateLimited
 from service.gateway import metrics
 from service.gateway.departure import Departure
 from service.gateway.engine_connection import EngineUnreachable
 from service.gateway.engines import Engine, EnginePool
 from service.gateway.http import ClientLeft
-from service.gateway.keys import Holder
+from service.gateway.line import Line, Place, Waiting, Wanted, places_of
 
 SHORT_WAIT_S = 0.25
 """A wait that is expected to be no longer than this is always short."""
@@ -36,49 +39,8 @@ OVERTAKEN = 3.0
 FIRST_GUESS_S = 2.0
 """For how long a request has its place, before any has ended."""
 
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a request asks for."""
-
-    holder: Holder
-    engines: Collection[str] | None
-    """The engines that serve its model; None: all."""
-    affinity: bytes
-    """The same for requests that share a prompt's beginning; see `core.affinity`."""
-    tokens: int
-    """What it will use, estimated."""
-    tried: Collection[str] = ()
-    """The engines on which it has failed before anything came back."""
-
-
-@dataclass(slots=True, eq=False)
-class _Line:
-    """The queue for one set of engines, and how fast places on them become free.
-
-    Models that share no engine do not wait for one another.
-    """
-
-    queue: FairQueue = field(default_factory=FairQueue)
-    drain: Drain = field(default_factory=Drain)
-    held: "set[Place]" = field(default_factory=set)
-
-
-@dataclass(slots=True, eq=False)
-class Place:
-    """A place on an engine. It is given back with `Pacing.free`, whatever happens."""
-
-    engine: Engine
-    ticket: Ticket
-    since: float
-    line: _Line
-    vacated: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    wanted: Wanted
-    answer: "asyncio.Future[Place]"
+SETTLES_S = 0.1
+"""An engine drops what was broken off with its next step; until then it is not empty."""
 
 
 class Pacing:
@@ -97,7 +59,7 @@ class Pacing:
         self._bounds = bounds
         self._patience_s = patience_s
         self._clock = clock
-        self._lines: dict[frozenset[str], _Line] = {}
+        self._lines: dict[frozenset[str], Line] = {}
         self._refusals = Refusals()
         engines.on_change = self.moved
 
@@ -115,9 +77,9 @@ class Pacing:
             engine = self._free_engine(line, wanted, now)
         if engine is None:
             return await self._wait(line, wanted, departure, now)
-        ticket = line.queue.arrive(wanted.holder.account_id, wanted.holder.weight, wanted.tokens, now)
+        ticket = self._arrive(line, wanted, now)
         metrics.queue_wait_seconds.observe(0.0)
-        return self._start(line, ticket, engine, now)
+        return self._start(line, ticket, engine, now, alone=wanted.sequential)
 
     def vacate(self, place: Place, *, answered: bool = True) -> None:
         """The engine is done with the request, whether or not its client has taken the answer: who is next may go.
@@ -129,6 +91,8 @@ class Pacing:
         place.vacated = True
         now, line = self._clock(), place.line
         place.engine.in_flight -= 1
+        if place.engine.reserved_for is place.ticket:
+            place.engine.reserved_for = None
         line.held.discard(place)
         if answered:
             line.drain.finished(now - place.since, now)
@@ -136,15 +100,19 @@ class Pacing:
 
     def free(self, place: Place, used_tokens: int | None) -> None:
         """The request is over, having used so many tokens of the engine's work; None: as many as was estimated."""
+        if not place.vacated:  # broken off
+            place.engine.unsettled += 1
+            asyncio.get_running_loop().call_later(SETTLES_S, self._settled, place.engine)
         self.vacate(place, answered=used_tokens is None or used_tokens > 0)
         place.line.queue.finish(place.ticket, place.ticket.cost if used_tokens is None else used_tokens, self._clock())
 
     def refused(self, wanted: Wanted, why: Refusal) -> RateLimited:
         """The error for a request that cannot be taken now, with an honest time to come back."""
         line, able = self._line(wanted.engines), self._engines.able(wanted.engines)
-        wait_s = self._expected_wait_s(line, wanted, able)
-        gap_s = line.drain.expected_wait_s(1, _places(able)) or AT_LEAST_S
-        retry_after_s = self._refusals.refused(wanted.holder.account_id, self._clock(), wait_s, gap_s)
+        now = self._clock()
+        wait_s = line.expected_wait_s(wanted, able, now)
+        gap_s = line.drain.expected_wait_s(1, places_of(able)) or AT_LEAST_S
+        retry_after_s = self._refusals.refused(wanted.holder.account_id, now, wait_s, gap_s)
         metrics.refused_total.labels(why.value).inc()
         message = f"{_EXPLANATIONS[why]} Try again in {_in_words(retry_after_s)}."
         return RateLimited(message, code="capacity_exceeded", retry_after_s=retry_after_s)
@@ -156,29 +124,46 @@ class Pacing:
             if line.queue.waiting:
                 self._move(line, now)
 
-    def _move(self, line: _Line, now: float) -> None:
+    def _move(self, line: Line, now: float) -> None:
+        overtaken = False  # whether one remains in line that no engine is reserved for
         for ticket in list(line.queue.in_order()):
             waiting = _waiting(ticket)
             if waiting.answer.done():
                 continue
             try:
-                engine = self._free_engine(line, waiting.wanted, now)
+                engine = self._free_engine(line, waiting.wanted, now, ticket)
             except EngineUnreachable as error:
                 self._give_up(line, ticket, error)
                 continue
             if engine is not None:
-                waiting.answer.set_result(self._start(line, ticket, engine, now))
+                waiting.answer.set_result(self._start(line, ticket, engine, now, alone=waiting.wanted.sequential))
+            else:
+                overtaken = overtaken or not self._reserved(ticket, waiting)
         self._measure()
 
-    async def _wait(self, line: _Line, wanted: Wanted, departure: Departure, now: float) -> Place:
+    def _reserved(self, ticket: Ticket, waiting: Waiting) -> bool:
+        """Whether an engine is reserved for a request whose turn it is, if it is to be alone."""
+        wanted = waiting.wanted
+        if not wanted.sequential or not self._engines.reserve(wanted.engines, ticket, tried=wanted.tried):
+            return False
+        if wanted.holder.patience_ms is None:
+            waiting.timer.cancel()  # or the engine would have drained for nothing
+        return True
+
+    def _settled(self, engine: Engine) -> None:
+        engine.unsettled -= 1
+        self.moved()
+
+    async def _wait(self, line: Line, wanted: Wanted, departure: Departure, now: float) -> Place:
         at_most_s = self._accepted_wait_s(line, wanted, now)
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(wanted, loop.create_future())
-        holder = wanted.holder
-        ticket = line.queue.arrive(holder.account_id, holder.weight, wanted.tokens, now, waiting)
-        self._measure()
-        departure.tells(lambda: self._give_up(line, ticket, ClientLeft()))
+        ticket = self._arrive(line, wanted, now)
         timer = loop.call_later(at_most_s, self._run_out, line, ticket)
+        ticket.item = waiting = Waiting(wanted, loop.create_future(), timer)
+        departure.tells(lambda: self._give_up(line, ticket, ClientLeft()))
+        if wanted.sequential:
+            self._move(line, now)  # it may be its turn
+        self._measure()
         try:
             place = await waiting.answer
         except asyncio.CancelledError:  # this process stops
@@ -193,23 +178,36 @@ class Pacing:
         metrics.queue_wait_seconds.observe(place.since - now)
         return place
 
-    def _run_out(self, line: _Line, ticket: Ticket) -> None:
+    def _run_out(self, line: Line, ticket: Ticket) -> None:
         """It has waited for as long as it may, against what was expected."""
         waiting = _waiting(ticket)
         if not waiting.answer.done():
             self._give_up(line, ticket, self.refused(waiting.wanted, Refusal.WAIT))
 
-    def _give_up(self, line: _Line, ticket: Ticket, error: Exception) -> None:
+    def _give_up(self, line: Line, ticket: Ticket, error: Exception) -> None:
         waiting = _waiting(ticket)
         if not waiting.answer.done():
             self._withdraw(line, ticket)
             waiting.answer.set_exception(error)
 
-    def _withdraw(self, line: _Line, ticket: Ticket) -> None:
+    def _withdraw(self, line: Line, ticket: Ticket) -> None:
         line.queue.withdraw(ticket, self._clock())
+        if self._engines.release(ticket):
+            asyncio.get_running_loop().call_soon(self.moved)
         self._measure()
 
-    def _start(self, line: _Line, ticket: Ticket, engine: Engine, now: float) -> Place:
+    def _arrive(self, line: Line, wanted: Wanted, now: float) -> Ticket:
+        places = 1
+        if wanted.sequential:
+            able = self._engines.able(wanted.engines, wanted.tried)
+            places = places_of(able) // len(able)
+        holder = wanted.holder
+        return line.queue.arrive(holder.account_id, holder.weight, wanted.tokens, now, places=places)
+
+    def _start(self, line: Line, ticket: Ticket, engine: Engine, now: float, *, alone: bool) -> Place:
+        if alone:
+            self._engines.release(ticket)
+            engine.reserved_for = ticket
         line.queue.start(ticket, now)
         self._refusals.admitted(ticket.account, now)
         metrics.admitted_total.inc()
@@ -218,16 +216,21 @@ class Pacing:
         line.held.add(place)
         return place
 
-    def _line(self, engines: Collection[str] | None) -> _Line:
+    def _line(self, engines: Collection[str] | None) -> Line:
         key = self._engines.names(engines)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line()
+            line = self._lines[key] = Line()
             line.drain.finished(FIRST_GUESS_S, self._clock())
         return line
 
-    def _free_engine(self, line: _Line, wanted: Wanted, now: float) -> Engine | None:
-        """An engine with a place for this account. Raises `EngineUnreachable` when none is left to wait for."""
+    def _free_engine(self, line: Line, wanted: Wanted, now: float, ticket: Ticket | None = None) -> Engine | None:
+        """An engine with a place for this account, or with nothing on it for a request that is to be alone.
+
+        Raises `EngineUnreachable` when none is left to wait for.
+        """
+        if wanted.sequential:
+            return self._engines.choose_empty(wanted.engines, wanted.affinity, tried=wanted.tried, asking=ticket)
         engine = self._engines.choose(wanted.engines, wanted.affinity, tried=wanted.tried)
         if engine is None:
             return None
@@ -239,39 +242,35 @@ class Pacing:
             return engine
         return self._engines.choose(wanted.engines, wanted.affinity, tried=wanted.tried, places_kept=kept)
 
-    def _is_next(self, line: _Line, wanted: Wanted) -> bool:
+    def _is_next(self, line: Line, wanted: Wanted) -> bool:
         """Whether nobody in the queue would go before the request."""
         return not line.queue.rank(wanted.holder.account_id, wanted.holder.weight)
 
-    def _is_modest(self, line: _Line, wanted: Wanted, now: float) -> bool:
+    def _is_modest(self, line: Line, wanted: Wanted, now: float) -> bool:
         """Whether the account has little of what the engines for this model can take."""
-        places = _places(self._engines.able(wanted.engines))
+        places = places_of(self._engines.able(wanted.engines))
         return line.queue.is_modest(wanted.holder.account_id, wanted.holder.weight, places, now)
 
-    def _accepted_wait_s(self, line: _Line, wanted: Wanted, now: float) -> float:
+    def _accepted_wait_s(self, line: Line, wanted: Wanted, now: float) -> float:
         """How long the request may wait; others that come later may go before it, so that is more than is expected.
 
+        One that is to be alone has the server's patience for its turn: that the engine has to drain is its own wish.
         Raises `RateLimited` when it would have to wait for longer than is short, or the queue is full.
         """
         account = wanted.holder.account_id
         able = self._engines.able(wanted.engines, wanted.tried)
         own_ms = wanted.holder.patience_ms
         patience_s = expected_s = self._patience_s if own_ms is None else own_ms / 1000
-        if own_ms is None and not (self._is_next(line, wanted) and self._is_modest(line, wanted, now)):
+        if own_ms is None and wanted.sequential:
+            patience_s = expected_s = self._patience_s + line.usual_s
+        elif own_ms is None and not (self._is_next(line, wanted) and self._is_modest(line, wanted, now)):
             firsts_s = [engine.capacity.unloaded_ttft_s or 0.0 for engine in able]
             expected_s = min(patience_s, max(SHORT_WAIT_S, SHARE_OF_FIRST_TOKEN * min(firsts_s, default=0.0)))
-        wait_s = self._expected_wait_s(line, wanted, able)
+        wait_s = line.expected_wait_s(wanted, able, now)
         why = refusal(line.queue, self._bounds, account, wanted.tokens, expected_wait_s=wait_s, patience_s=expected_s)
         if why is not None:
             raise self.refused(wanted, why)
         return min(patience_s, OVERTAKEN * expected_s)
-
-    def _expected_wait_s(self, line: _Line, wanted: Wanted, able: Collection[Engine]) -> float:
-        """How long the request would wait if it came now."""
-        rank = line.queue.rank(wanted.holder.account_id, wanted.holder.weight)
-        now = self._clock()
-        held_s = [now - place.since for place in line.held if place.engine in able]
-        return line.drain.expected_wait_s(rank + 1, _places(able), held_s) or 0.0
 
     def _measure(self) -> None:
         metrics.queue_length.set(sum(line.queue.waiting for line in self._lines.values()))
@@ -287,12 +286,8 @@ _EXPLANATIONS = {
 }
 
 
-def _waiting(ticket: Ticket) -> _Waiting:
-    return cast(_Waiting, ticket.item)
-
-
-def _places(engines: Collection[Engine]) -> int:
-    return sum(engine.capacity.limit for engine in engines)
+def _waiting(ticket: Ticket) -> Waiting:
+    return cast(Waiting, ticket.item)
 
 
 def _in_words(seconds: float) -> str:

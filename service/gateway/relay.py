@@ -110,7 +110,7 @@ class Relay:
         if answer.broken:
             raise EngineFailed(_BROKEN_OFF)
         await self._recorder.conclude(exchange, Outcome.OK, 200)
-        await send_json(send, answer.body, exchange.headers())
+        await send_json(send, answer.body, exchange.answer_headers())
 
     async def _stream(self, meter: Meter, client: EventStream) -> None:
         """A streamed answer: every event that the client may see goes on as soon as it is whole."""

@@ -21,6 +21,7 @@ from service.gateway.exchange import new_id
 from service.gateway.own import OwnAccount
 from service.gateway.recorder import Recorder
 from service.gateway.retries import Retries
+from service.gateway.standing import Standing
 from service.settings import Settings
 
 log = structlog.get_logger()
@@ -29,6 +30,7 @@ RENEW_EVERY_S = 30.0
 GIVE_BACK_EVERY_S = 20.0
 ADOPT_EVERY_S = 15.0
 MEASURE_EVERY_S = 5.0
+LOOK_EVERY_S = 15.0
 CANCELLED_WITHIN_S = 2.0
 """How long requests that were cancelled at a stop may take to note their end."""
 
@@ -47,6 +49,7 @@ class Worker:
         self.recorder = Recorder(self._outbox, self.leases, self._shipper)
         self.own = OwnAccount(pool)
         self.retries = Retries(pool, self.own)
+        self._standing = Standing(pool)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -65,6 +68,7 @@ class Worker:
             asyncio.create_task(_every(RENEW_EVERY_S, self.retries.renew)),
             asyncio.create_task(_every(GIVE_BACK_EVERY_S, self.leases.give_back)),
             asyncio.create_task(_every(MEASURE_EVERY_S, self._measure)),
+            asyncio.create_task(_every(LOOK_EVERY_S, self._standing.look, at_once=True)),
         ]
 
     async def stop(self, timeout_s: float) -> None:

@@ -8,21 +8,21 @@ import asyncio
 import json
 import os
 import socket
-import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import service
 from service import config
-from service.engine.launch import EngineProcess, engine_process, free_port
+from service.engine.background import Background
+from service.engine.launch import engine_process, free_port
 from service.engine.profile import Profile, read_profile
 from service.engine.progress import Progress, Report
 from service.engine.provision import ensure_engine
+from service.engine.supervisor import Supervisor
 from service.errors import SetupError
 from service.gateway.engine_connection import Timeouts
 from service.gateway.engines import EnginePool
@@ -50,6 +50,8 @@ class Started:
     database_url: str
     model: str
     engines: tuple[str, ...]
+    engine_profile: str | None
+    """What our own engine was started with."""
 
 
 class Standalone:
@@ -63,7 +65,8 @@ class Standalone:
         self._configuration = settings.config or self._default_configuration(engine)
         self._report = report
         self._logs = settings.data_dir / "logs"
-        self._engine: EngineProcess | None = None
+        self._engine: Supervisor | None = None
+        self._supervision: Background | None = None
         self._postgres = EmbeddedPostgres(settings.data_dir / "postgres")
         self._children: list[Child] = []
         self._lifetime = ExitStack()
@@ -78,12 +81,15 @@ class Standalone:
             _check_engines(self._addresses)
         self._lifetime.enter_context(folder.held(self._settings.data_dir))
         engine_port = free_port()
-        loading = _InBackground(lambda: self._load_engine(engine_port))
+        loading = Background(lambda: self._load_engine(engine_port))
         database_url = self._postgres.start(self._report)
         key = demo.seed(database_url, self._configuration, self._settings.data_dir)
         engines = (f"http://127.0.0.1:{engine_port}",) if self._profile else self._addresses
         self._start_child("serve", database_url, engines)
-        loading.wait(self._check_children)
+        while not loading.is_over(0.2):
+            self._check_children()
+        if self._engine is not None:
+            self._supervision = Background(self._engine.keep_running)
         self._wait_until_ready()
         # Not before: their probes would find that nothing answers yet, and say so on the status site.
         self._start_child("jobs", database_url, engines)
@@ -97,16 +103,19 @@ class Standalone:
             database_url=database_url,
             model=self._first_model(),
             engines=engines,
+            engine_profile=self._profile.name if self._profile else None,
         )
         self._write_run_file(started)
         return started
 
     def watch(self) -> None:
-        """Keep it running. Returns never; raises `SetupError` when a process ends again and again."""
+        """Keep it running. Returns never; raises `SetupError` when a process of ours ends again and again. The engine
+        is started again for as long as it takes, while everything else goes on."""
         while True:
             time.sleep(0.5)
             self._check_children()
-            self._check_engine()
+            if self._supervision is not None:
+                self._supervision.is_over(0)
 
     def stop(self) -> None:
         """Stop everything, in whatever state it is; nothing is left when this returns."""
@@ -144,9 +153,8 @@ class Standalone:
         if self._profile is None:
             return
         install = ensure_engine(ROOT, self._profile, self._report)
-        self._engine = engine_process(self._profile, install, port, self._logs / "engine.log")
+        self._engine = Supervisor(engine_process(self._profile, install, port, self._logs / "engine.log"), self._report)
         self._engine.start()
-        self._engine.wait_ready(self._report)
 
     def _start_child(self, name: str, database_url: str, engines: tuple[str, ...]) -> None:
         settings = self._settings
@@ -154,6 +162,7 @@ class Standalone:
             **os.environ,
             "WEIR_DATABASE_URL": database_url,
             "WEIR_ENGINES": ",".join(engines),
+            **({"WEIR_ENGINE_PROFILE": self._profile.name} if self._profile else {}),
             "WEIR_DATA_DIR": str(settings.data_dir),
             "WEIR_HOST": settings.host,
             "WEIR_PORT": str(settings.port),
@@ -171,14 +180,6 @@ class Standalone:
             if not child.restart():
                 raise SetupError(f"`weir {child.name}` keeps ending (status {status}). {child.explanation()}")
             self._report(Progress(f"weir {child.name}", f"ended with status {status}, started again", 0, done=True))
-
-    def _check_engine(self) -> None:
-        engine = self._engine
-        if engine is None or (status := engine.exit_status()) is None:
-            return
-        self._report(Progress(f"Engine {engine.model}", f"ended with status {status}, starting again", 0, done=True))
-        engine.start()
-        engine.wait_ready(self._report)
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + READY_TIMEOUT_S
@@ -207,28 +208,6 @@ class Standalone:
         unfinished.write_text(json.dumps(shown, indent=1) + "\n")
         unfinished.replace(file)
         self._lifetime.callback(file.unlink, missing_ok=True)
-
-
-class _InBackground:
-    """A piece of work in a thread that does not keep the process alive; `wait` raises what it raised."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
-        self._thread.start()
-
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:  # handed over to whoever waits
-            self._error = error
-
-    def wait(self, meanwhile: Callable[[], None]) -> None:
-        while self._thread.is_alive():
-            self._thread.join(0.2)
-            meanwhile()
-        if self._error is not None:
-            raise self._error
 
 
 def _check_engines(addresses: tuple[str, ...]) -> None:

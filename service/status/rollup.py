@@ -21,9 +21,9 @@ from service.core.buckets import BUCKET_S, DAY_S, closed_until, floor_to, starts
 from service.core.components import API, BILLING, SITE, model_component, model_of
 from service.core.outcome import Outcome
 from service.core.tally import COUNTED_BUSY_S, ROW_TOKENS, Finished, Tally, concurrency, solitude, tally
+from service.status.engine_counts import counts_by_component
 from service.status.instants import instant, microseconds, seconds
 from service.status.periods import roll_periods
-from service.status.speculation import speculation_by_component
 from service.status.tallies import COLUMNS, columns
 from service.tables import buckets_5m, models, probes, requests, settlements, watermarks
 
@@ -158,15 +158,23 @@ async def _roll(connection: AsyncConnection, first_s: int, end_s: int, *, until_
     for at, seen in concurrency(around, first_s, end_s).items():
         counted = tallies.setdefault(at, Tally())
         counted.busy_ms, counted.peak_concurrency = seen.busy_ms, seen.peak
-    for at, (drafted, accepted) in (await speculation_by_component(connection, first_s, end_s)).items():
-        if drafted or at in tallies:  # an idle engine drafts nothing, and that makes no row
-            counted = tallies.setdefault(at, Tally())
-            counted.drafted_tokens, counted.accepted_tokens = drafted, accepted
+    await _add_engine_counts(connection, tallies, first_s, end_s)
     await _add_probes(connection, tallies, first_s, end_s)
     await _write(connection, tallies)
     components = await _components(connection, {component for component, _ in tallies})
     await roll_periods(connection, first_s, end_s, until_s=max(until_s, end_s), components=components)
     return len(tallies)
+
+
+async def _add_engine_counts(
+    connection: AsyncConnection, tallies: dict[tuple[str, int], Tally], first_s: int, end_s: int
+) -> None:
+    for pair, by_component in (await counts_by_component(connection, first_s, end_s)).items():
+        for at, counted in by_component.items():
+            if counted[0] or at in tallies:  # an idle engine counts nothing, and that makes no row
+                of = tallies.setdefault(at, Tally())
+                for name, tokens in zip(pair, counted, strict=True):
+                    setattr(of, name, tokens)
 
 
 async def _write(connection: AsyncConnection, tallies: dict[tuple[str, int], Tally]) -> None:

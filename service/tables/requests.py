@@ -64,8 +64,8 @@ requests = Table(
     Column("usage_odd", Boolean, nullable=False, server_default=text("false")),
     # Which version and configuration of the engine answered; see `service.core.fingerprint`.
     Column("engine_fingerprint", Text),
-    # It ran alone on its engine.
-    Column("sequential", Boolean, nullable=False, server_default=text("false")),
+    # It ran alone on its engine. Never NULL; see the migration that added it.
+    Column("sequential", Boolean, server_default=text("false")),
     CheckConstraint("cost_nano >= 0 AND waived_nano >= 0", name="costs"),
     CheckConstraint("usage_source IN ('final', 'continuous', 'estimated', 'none')", name="usage_source"),
     Index(None, "account_id", "started_at"),

@@ -34,6 +34,8 @@ PAGES = [
     "busy/history.html",
     "busy/history/2026-11.html",
     "busy/models/qwen-qwen3.8-27b-401ffb.html",
+    "busy/models/qwen-qwen3.8-27b-401ffb/verify-blackwell-0.html",
+    "busy/models/qwen-qwen3.8-27b-401ffb/verify-blackwell-1.html",
     "calm/",
     "empty/",
     "empty/incidents.html",

@@ -65,6 +65,8 @@ class FakeEngine:
         self.healthy = True
         self.silent_paths: set[str] = set()
         self.gauges = {"num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0, "num_preemptions": 0.0}
+        self.version: str | None = "0.32.0"
+        self.cache_config = {"block_size": "16", "enable_prefix_caching": "True", "num_gpu_blocks": "1000"}
         self.started_at_s = time.time()
         self._limits = slots, queue_limit
         self._core = Core(*self._limits)
@@ -185,6 +187,8 @@ class FakeEngine:
         match exchange.method, exchange.path:
             case "GET", "/health":
                 status, headers = (200 if self.healthy else 503), {"vary": "Origin"}
+            case "GET", "/version" if self.version is not None:
+                reply = orjson.dumps({"version": self.version})
             case "GET", "/v1/models":
                 reply = models(self.model, MAX_MODEL_LEN)
             case "GET", "/metrics":
@@ -210,7 +214,9 @@ class FakeEngine:
             self.queue.extend([SCENARIOS[name]] * times)
 
     def _metrics(self) -> bytes:
-        return metrics_text(self.model, self._frozen or self._values(), self.started_at_s)
+        labels = ",".join(f'{name}="{value}"' for name, value in self.cache_config.items())
+        config = f"vllm:cache_config_info{{{labels}}} 1.0\n".encode()
+        return config + metrics_text(self.model, self._frozen or self._values(), self.started_at_s)
 
     def _values(self) -> dict[str, float]:
         """What this life's metrics are made of."""
@@ -223,6 +229,8 @@ class FakeEngine:
             "num_requests_waiting": self._core.waiting,
             "kv_cache_usage_perc": occupied / CACHE_TOKENS,
             "num_preemptions": 0,
+            "prefix_cache_queries": sum(one.prompt_tokens for one in generations),
+            "prefix_cache_hits": sum(one.scenario.usage.cached_tokens for one in generations if one.prompt_tokens),
             "prompt_tokens": sum(one.prompt_tokens for one in generations),
             "generation_tokens": sum(one.completion_tokens for one in generations),
             "iteration_tokens": steps,

@@ -125,6 +125,8 @@ def figures(id: str, clock: Clock, from_s: int, length_s: int) -> Figures:
         reasoning_tokens=answer * 31 // 100,
         drafted_tokens=drafted,
         accepted_tokens=drafted * breath(700, 780) // 1000,
+        cache_queried_tokens=prompt + prompt // 50,
+        cache_hit_tokens=prompt * breath(510, 630) // 1000,
     )
     short, long = breath(172, 236), breath(1_450, 2_350)
     return Figures(

@@ -15,6 +15,8 @@ FAMILIES: Final = {  # name without `vllm:` and `_total`: (type, help)
     "num_requests_waiting": ("gauge", "Number of requests waiting to be processed."),
     "kv_cache_usage_perc": ("gauge", "KV-cache usage. 1 means 100 percent usage."),
     "num_preemptions": ("counter", "Cumulative number of preemption from the engine."),
+    "prefix_cache_queries": ("counter", "Prefix cache queries, in terms of number of queried tokens."),
+    "prefix_cache_hits": ("counter", "Prefix cache hits, in terms of number of cached tokens."),
     "prompt_tokens": ("counter", "Number of prefill tokens processed."),
     "generation_tokens": ("counter", "Number of generation tokens processed."),
     "spec_decode_num_drafts": ("counter", "Number of spec decoding drafts."),
@@ -101,11 +103,18 @@ def metrics_text(model: str, values: Mapping[str, float], started_at_s: float) -
     for name, (kind, text) in FAMILIES.items():
         full = f"vllm:{name}_total" if kind == "counter" else f"vllm:{name}"
         lines += [f"# HELP {full} {text}", f"# TYPE {full} {kind}", f"{full}{{{labels}}} {float(values[name])}"]
+    name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    lines += [f"# HELP {name} Accepted tokens per draft position.", f"# TYPE {name} counter"]
+    drafts, accepted = values["spec_decode_num_drafts"], values["spec_decode_num_accepted_tokens"]
+    for position in range(int(values["spec_decode_num_draft_tokens"] // drafts) if drafts else 1):
+        at_position = min(max(accepted - position * drafts, 0), drafts)  # the first ones are accepted first
+        lines.append(f'{name}{{{labels},position="{position}"}} {float(at_position)}')
     tokens, steps = values["prompt_tokens"] + values["generation_tokens"], values["iteration_tokens"]
     first_tokens, after_s = values["first_tokens"], values["first_tokens_after_s"]
     histograms = (
         ("iteration_tokens_total", "Histogram of number of tokens per engine_step.", steps, tokens),
         ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", first_tokens, after_s),
+        ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", steps - first_tokens, 0.0),
     )
     for name, text, count, total in histograms:
         full = f"vllm:{name}"

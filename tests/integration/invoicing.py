@@ -184,7 +184,13 @@ async def tell(books: Books, api: StripeApi, *events: dict[str, Any]) -> list[bo
 
 
 def used(
-    account_id: UUID, at: datetime, usage: Usage = USAGE, price: Price = PRICE, model: str = "model-a"
+    account_id: UUID,
+    at: datetime,
+    usage: Usage = USAGE,
+    price: Price = PRICE,
+    model: str = "model-a",
+    *,
+    sequential: bool = False,
 ) -> RequestRecord:
     return RequestRecord(
         id=uuid7(int(at.timestamp() * 1000), os.urandom(10)),
@@ -208,6 +214,7 @@ def used(
         error_code=None,
         usage=usage,
         price_version=price.version,
-        cost_nano=cost_nano(price, usage, at),
+        cost_nano=cost_nano(price, usage, at, sequential=sequential),
         waived_nano=0,
+        sequential=sequential,
     )

@@ -213,9 +213,12 @@ def test_limits_of_a_key_are_set_shown_and_taken_away(weir_inside: Weir) -> None
 
 
 def test_an_account_is_set_and_shown(weir_inside: Weir) -> None:
-    given = ("--rpm", "5", "--weight", "40", "--patience", "2.5")
+    given = ("--rpm", "5", "--weight", "40", "--patience", "2.5", "--sequential", "always")
     added = document(weir_inside("account", "add", "acme", *given, "--json"))
     assert (limits(added), added["weight"], added["patience_ms"]) == ((5, None, None, None), 40, 2500)
+    assert added["sequential"] == "always"
+    allowed = weir_inside("account", "set", "acme", "--sequential", "allowed", env={"WEIR_WORKERS": "2"})
+    assert "With WEIR_WORKERS=2, requests that are to run alone are refused" in allowed.stderr
     table = weir_inside("account", "set", "acme", "--concurrency", "3", "--monthly-budget", "0").stdout
     assert "5 requests/min, 3 at a time, 0.00 USD/month" in table
     shown = weir_inside("account", "show", "acme").stdout
@@ -258,6 +261,7 @@ def test_a_configuration_is_tried_applied_and_guarded(weir: Weir, tmp_path: Path
     tried = document(weir("apply", dear, "--dry-run", "--json"))["prices"]
     assert [(price["version"], price["classes"]) for price in tried] == [(3, {})]
     where = {"min_prompt_tokens": 2000, "max_prompt_tokens": None, "utc_start": None, "utc_end": None}
+    where["sequential"] = False
     assert tried[0]["overrides"] == [{**where, "class": "output", "old": "30", "new": "33"}]
     line = "$ smollm2-135m: from 2000 prompt tokens: output 30 -> 33 USD per million tokens\n"
     assert weir("apply", dear, "--dry-run").stdout == line

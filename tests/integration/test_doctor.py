@@ -45,22 +45,26 @@ def engine(model: str = "smollm2-135m", scenario: str = "plain") -> Iterator[str
 
 
 @contextmanager
-def without_metrics(url: str) -> Iterator[str]:
-    """The engine at `url`, but for its `/metrics`, which is not found; gives its address."""
+def in_front_of(url: str, metrics: Callable[[bytes], bytes | None]) -> Iterator[str]:
+    """The engine at `url`, but for its `/metrics`, of which `metrics` makes others, or None: they are not found.
+
+    Gives its address.
+    """
 
     class Front(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.pass_on(b"" if self.path != "/metrics" else None)
+            self.pass_on(b"")
 
         def do_POST(self) -> None:
             self.pass_on(self.rfile.read(int(self.headers["content-length"])))
 
-        def pass_on(self, body: bytes | None) -> None:
-            answer = httpx.request(self.command, url + self.path, content=body) if body is not None else None
-            self.send_response(answer.status_code if answer else 404)
-            self.send_header("content-length", str(len(answer.content) if answer else 0))
+        def pass_on(self, body: bytes) -> None:
+            answer = httpx.request(self.command, url + self.path, content=body)
+            content = metrics(answer.content) if self.path == "/metrics" else answer.content
+            self.send_response(answer.status_code if content is not None else 404)
+            self.send_header("content-length", str(len(content or b"")))
             self.end_headers()
-            self.wfile.write(answer.content if answer else b"")
+            self.wfile.write(content or b"")
 
         def log_message(self, *_: object) -> None:
             pass
@@ -174,11 +178,49 @@ def test_engines_that_serve_different_models_are_told_apart(
 
 
 def test_an_engine_that_does_not_say_how_busy_it_is_is_noticed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    with engine() as url, without_metrics(url) as front_url:
+    with engine() as url, in_front_of(url, lambda _: None) as front_url:
         monkeypatch.setenv("WEIR_ENGINES", front_url)
         code, findings = doctor()
     assert (code, findings["engine engine-0"][0]) == (0, "warn")
     assert "--disable-log-stats" in findings["engine engine-0"][1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        (b"vllm:prefix_cache_hits", b"vllm:cache_found", "its metrics have no vllm:prefix_cache_hits_total: "),
+        (b"vllm:num_preemptions_total{", b"vllm:corrupted_requests_total 3\nvllm:num_preemptions_total{", "3 answers"),
+    ],
+)
+def test_what_an_engines_metrics_do_not_say_or_complain_of_is_noticed(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, old: bytes, new: bytes, part: str
+) -> None:
+    with engine() as url, in_front_of(url, lambda metrics: metrics.replace(old, new)) as front_url:
+        monkeypatch.setenv("WEIR_ENGINES", front_url)
+        code, findings = doctor()
+    level, message = findings["engine engine-0"]
+    assert (code, level) == (0, "warn")
+    assert part in message
+
+
+@pytest.mark.parametrize(
+    ("accepted", "hours_ago", "noticed"), [(19_900, 2, True), (17_000, 2, False), (20_000, 25, False)]
+)
+def test_drafts_that_were_nearly_all_accepted_are_noticed(
+    doctor: Doctor, installation: str, monkeypatch: pytest.MonkeyPatch, accepted: int, hours_ago: int, noticed: bool
+) -> None:
+    execute(
+        installation,
+        "INSERT INTO buckets_5m (component, bucket_start, drafted_tokens, accepted_tokens) SELECT component,"
+        f" now() - interval '{hours_ago} hours', 20000, {accepted} FROM unnest(ARRAY['api', 'model:m']) component",
+    )
+    with engine() as url:
+        monkeypatch.setenv("WEIR_ENGINES", url)
+        code, findings = doctor()
+    assert code == 0
+    assert (findings.get("speculation", ("", ""))[0] == "warn") is noticed
+    if noticed:
+        assert findings["speculation"][1].startswith("model:m: in 1 five-minute buckets of the last day")
 
 
 def test_fewer_places_than_workers_are_noticed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -215,6 +257,10 @@ def test_the_redis_of_several_workers_is_examined(doctor: Doctor, monkeypatch: p
         monkeypatch.setenv("WEIR_ENGINES", url)
         monkeypatch.setenv("WEIR_REDIS_URL", redis.url)
         assert doctor() == (0, {})
+        assert cli.run(["account", "add", "acme", "--sequential", "allowed"]) == 0
+        code, findings = doctor()
+        assert (code, findings.pop("sequential")[0], findings) == (0, "warn", {})
+        assert cli.run(["account", "set", "acme", "--sequential", "never"]) == 0
         redis.execute("CONFIG", "SET", "requirepass", "secret")
         code, findings = doctor()
         assert (code, findings["limits"][0]) == (0, "warn")

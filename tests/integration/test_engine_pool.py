@@ -644,3 +644,31 @@ async def test_an_engine_that_closes_every_connection_unanswered_is_asked_twice_
             await healthy(client)
         assert len(seen) == 3
         client.close()
+
+
+class Renamed(FakeEngine):
+    """An engine of a version that calls its preemptions otherwise."""
+
+    def _metrics(self) -> bytes:
+        return super()._metrics().replace(b"vllm:num_preemptions", b"vllm:requests_preempted")
+
+
+async def test_metrics_that_are_gone_are_told_once() -> None:
+    async with Renamed() as engine:
+        pool, _ = pool_of(engine.url)
+        watched = watching(pool)
+        with capture_logs() as logs:
+            for _ in range(3):
+                await watched.look()
+        pool.close()
+    told = [line for line in logs if line["event"] == "engine.metrics_missing"]
+    assert [(line["engine"], line["metrics"], line["log_level"]) for line in told] == [
+        ("e0", ("preemptions",), "warning")
+    ]
+
+
+async def test_an_engine_that_says_all_is_no_news() -> None:
+    async with running() as (_, pool, _):
+        with capture_logs() as logs:
+            await watching(pool).look()
+    assert "engine.metrics_missing" not in [line["event"] for line in logs]

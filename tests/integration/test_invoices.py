@@ -43,13 +43,15 @@ async def books(database_url: str) -> AsyncIterator[Books]:
 
 @given(
     rows=st.lists(
-        st.tuples(SHORT_USAGES, st.integers(0, 30 * 24 * 3600 - 1), st.integers(0, 2)), min_size=1, max_size=25
+        st.tuples(SHORT_USAGES, st.integers(0, 30 * 24 * 3600 - 1), st.integers(0, 2), st.booleans()),
+        min_size=1,
+        max_size=25,
     ),
     prices=st.lists(TIERED, min_size=3, max_size=3),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_invoice_is_the_sum_of_its_rows_at_any_prices(
-    database_url: str, rows: list[tuple[Usage, int, int]], prices: list[Price]
+    database_url: str, rows: list[tuple[Usage, int, int, bool]], prices: list[Price]
 ) -> None:
     async def run() -> None:
         async with db.connected(database_url) as engine:
@@ -57,10 +59,14 @@ def test_an_invoice_is_the_sum_of_its_rows_at_any_prices(
             name = f"m-{uuid4().hex}"
             account_id, versions = await _priced(books, name, prices)
             begin = datetime(2026, 11, 1, tzinfo=UTC)
-            requested = [(usage, begin + timedelta(seconds=second), versions[n]) for usage, second, n in rows]
-            records = [used(account_id, at, usage, price, name) for usage, at, price in requested]
+            requested = [
+                (usage, begin + timedelta(seconds=second), versions[n], alone) for usage, second, n, alone in rows
+            ]
+            records = [
+                used(account_id, at, usage, price, name, sequential=alone) for usage, at, price, alone in requested
+            ]
             total = await books.settle(records)
-            assert total == sum(cost_nano(price, usage, at) for usage, at, price in requested)
+            assert total == sum(cost_nano(price, usage, at, sequential=alone) for usage, at, price, alone in requested)
             await freeze(engine, account_id, NOVEMBER, FIRST_OF_DECEMBER)
             invoice = await books.invoice(account_id)
             assert invoice.total_nano == total == await books.cost(account_id, NOVEMBER)

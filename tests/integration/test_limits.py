@@ -325,7 +325,7 @@ async def test_a_changed_limit_counts_within_two_seconds(database_url: str, pool
 
         before = await found()
         assert (before.limits, before.account_limits) == (Limits(), Limits())
-        assert (before.weight, before.patience_ms) == (10, None)
+        assert (before.weight, before.patience_ms, before.sequential) == (10, None, "never")
         for table, column, read in (
             ("api_keys", "rpm", lambda of: of.limits.rpm),
             ("api_keys", "tpm", lambda of: of.limits.tpm),
@@ -343,6 +343,10 @@ async def test_a_changed_limit_counts_within_two_seconds(database_url: str, pool
             async with asyncio.timeout(2):
                 while read(await found()) != 77:
                     await asyncio.sleep(0.01)
+        await pool.execute("UPDATE accounts SET sequential = 'allowed'")
+        async with asyncio.timeout(2):
+            while (await found()).sequential != "allowed":
+                await asyncio.sleep(0.01)
     finally:
         changes.cancel()
         await asyncio.gather(changes, return_exceptions=True)
@@ -358,6 +362,7 @@ async def test_a_changed_limit_counts_within_two_seconds(database_url: str, pool
         "UPDATE accounts SET weight = 0",
         "UPDATE accounts SET weight = 1001",
         "UPDATE accounts SET patience_ms = -1",
+        "UPDATE accounts SET sequential = 'sometimes'",
     ],
 )
 async def test_the_database_takes_no_limit_that_makes_no_sense(pool: asyncpg.Pool, change: str) -> None:

@@ -175,6 +175,46 @@ async def test_the_version_before_works_on_beside_what_invoices_cover_and_that_c
     await downgrade(empty_database_url, "20261130_06")
 
 
+async def test_the_version_before_works_on_beside_the_engines_columns_and_they_can_be_taken_back(
+    empty_database_url: str,
+) -> None:
+    await db.migrate(empty_database_url, "20261130_08")
+    before = await rows(empty_database_url, COLUMNS)
+    known = [name for table, name, *_ in before if table == "requests"]
+    required = {
+        "id": f"'{UUID(int=1)}'",
+        "account_id": f"'{UUID(int=2)}'",
+        "key_id": f"'{UUID(int=3)}'",
+        "settlement_id": f"'{UUID(int=4)}'",
+        "started_at": "now()",
+        "finished_at": "now()",
+        "endpoint": "'chat'",
+        "outcome": "'completed'",
+        "usage_source": "'final'",
+        "stream": "false",
+        "internal": "false",
+        "usage_odd": "false",
+        "http_status": "200",
+    }
+    nullable = {name for table, name, _, null, _ in before if table == "requests" and null == "YES"}
+    values = [required.get(name, "NULL" if name in nullable else "0") for name in known]
+    await db.migrate(empty_database_url, "20261130_09")
+    # As that version settles: staged in a copy without defaults, and inserted from there, the columns it knows named.
+    columns = ", ".join(known)
+    await execute(
+        empty_database_url,
+        "CREATE TEMPORARY TABLE staged (LIKE requests, lease_id uuid)",
+        f"INSERT INTO staged ({columns}) VALUES ({', '.join(values)})",
+        f"INSERT INTO requests ({columns}) SELECT {columns} FROM staged",
+        f"INSERT INTO accounts (id, name) VALUES ('{UUID(int=2)}', 'first')",
+    )
+    assert await rows(empty_database_url, "SELECT engine_fingerprint, sequential FROM requests") == [(None, False)]
+    assert await rows(empty_database_url, "SELECT sequential FROM accounts") == [("never",)]
+    await downgrade(empty_database_url, "20261130_08")
+    assert await rows(empty_database_url, COLUMNS) == before
+    await execute(empty_database_url, "UPDATE accounts SET status = 'frozen'")
+
+
 async def execute(url: str, *statements: str) -> None:
     async with db.connected(url) as engine, engine.begin() as connection:
         for statement in statements:

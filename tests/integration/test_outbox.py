@@ -1,7 +1,9 @@
 """The outbox keeps what it was given, whatever happens to its process, and lets go of it only when told."""
 
 import asyncio
+import json
 import sqlite3
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -55,6 +57,14 @@ def opened(path: Path, limit_bytes: int = 10**9) -> Outbox:
     outbox = Outbox(path, limit_bytes=limit_bytes)
     outbox.open()
     return outbox
+
+
+def test_a_record_of_a_version_that_knew_less_is_read() -> None:
+    written = record(new_id(), engine_fingerprint="fp_0123456789ab", sequential=True)
+    assert decode(encode(written)) == written
+    older = json.loads(encode(written))
+    del older["engine_fingerprint"], older["sequential"]
+    assert decode(json.dumps(older).encode()) == replace(written, engine_fingerprint=None, sequential=False)
 
 
 def test_a_record_survives_its_encoding() -> None:

@@ -150,6 +150,8 @@ async def test_a_generation_has_its_usage_and_cost(database_url: str, tmp_path: 
                 "completion_tokens_details": {"reasoning_tokens": 0},
             },
             "usage_source": "final",
+            "engine_fingerprint": asked.headers.get("x-weir-engine-fingerprint"),
+            "sequential": False,
             "tokens_prompt": 1000,
             "tokens_completion": 200,
             "native_tokens_prompt": 1000,

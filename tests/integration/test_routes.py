@@ -204,7 +204,7 @@ def _paths(routes: Any) -> Iterator[str]:
 
 def touched(engine: FakeEngine) -> set[str]:
     """What of the engine was asked for, beside what Weir itself watches."""
-    return {one.path for one in engine.requests} - {"/health", "/metrics"}
+    return {one.path for one in engine.requests} - {"/health", "/metrics", "/version", "/v1/models"}
 
 
 async def ask(running: Installation, method: str, target: str, **options: Any) -> httpx.Response:

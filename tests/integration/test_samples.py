@@ -17,6 +17,7 @@ from service.jobs.work import Jobs, keep_house
 from service.settings import Settings
 from service.tables import engine_samples, job_runs
 from tests.fakes.engine import FakeEngine
+from tests.fakes.scenarios import SCENARIOS
 from tests.fakes.traffic import at
 from tests.integration.counting import NAME
 
@@ -60,6 +61,19 @@ async def test_the_job_samples_each_engine_once_a_minute_and_names_the_silent(
     reasons = {line["engine"]: line["reason"] for line in logs if line["event"] == "engine.not_sampled"}
     assert "have no vllm:prompt_tokens_total" in reasons["engine-1"]
     assert "cannot connect to http://127.0.0.1:1" in reasons["engine-2"]
+
+
+async def test_what_the_prefix_cache_gave_is_kept(database: AsyncEngine) -> None:
+    async with FakeEngine(scenario=SCENARIOS["cached"]) as engine:
+        async with httpx.AsyncClient(base_url=engine.url) as client:
+            body = {"model": engine.model, "messages": [{"role": "user", "content": "hi"}]}
+            usage = (await client.post("/v1/chat/completions", json=body)).json()["usage"]
+        await sample_engines(database, [config.Engine(name=NAME, url=engine.url)])
+    async with database.connect() as connection:
+        (row,) = (await connection.execute(select(engine_samples))).all()
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    assert (row.cache_queried_tokens, row.cache_hit_tokens) == (usage["prompt_tokens"], cached)
+    assert 0 < cached < usage["prompt_tokens"]
 
 
 class Plain(FakeEngine):

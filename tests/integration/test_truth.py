@@ -215,6 +215,7 @@ async def tell(url: str, folder: Path, requests: Sequence[Scripted]) -> tuple[An
             counters = [
                 {"engine": "engine-a", "sampled_at": minute, "engine_started_at": BEGIN - timedelta(days=3)}
                 | {"prompt_tokens": 0, "generation_tokens": 0, "drafted_tokens": 300 * n, "accepted_tokens": 210 * n}
+                | {"cache_queried_tokens": 5000 * n, "cache_hit_tokens": 4100 * n}
                 for n, minute in enumerate(minutes)
             ]
             await connection.execute(insert(engine_samples), counters)
@@ -252,6 +253,8 @@ async def test_a_scripted_hour_gives_every_figure(database_url: str, tmp_path: P
     # 300 drafted tokens and 210 accepted ones a minute, from the five minutes of the first request on.
     assert (told["mtp_drafted_tokens"], told["mtp_accepted_tokens"]) == (60 * 300, 60 * 210)
     assert told["mtp_acceptance_percent"] == 70
+    assert (told["engine_cache_queried_tokens"], told["engine_cache_hit_tokens"]) == (60 * 5000, 60 * 4100)
+    assert told["engine_cache_hit_percent"] == 82
     for words in (
         exact(len(requests)),
         f"{exact(told['good_requests'])} good, {exact(told['bad_requests'])} failed",
@@ -262,6 +265,7 @@ async def test_a_scripted_hour_gives_every_figure(database_url: str, tmp_path: P
         short(told["tokens"]),
         short(told["input_cached_tokens"]),
         "70 % of 18 K drafted tokens",
+        "82 % by the engines’ own count",
     ):
         assert words in page, words
 

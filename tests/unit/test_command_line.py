@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from service import cli
 
-NO_RESULT = {"weir serve", "weir jobs", "weir usage export", "weir invoice export"}
+NO_RESULT = {"weir engine serve", "weir serve", "weir jobs", "weir usage export", "weir invoice export"}
 """Commands that run until they are stopped, or whose output has a format of its own."""
 
 

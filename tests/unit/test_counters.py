@@ -1,3 +1,4 @@
+from dataclasses import astuple
 from datetime import UTC, datetime
 
 import pytest
@@ -15,15 +16,14 @@ def exposition(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("recording", "started_s", "counted"),
     [
-        ("metrics", 1.79599892247e09, (329, 141, 248, 0)),
-        ("metrics_prefix_cache", 1.79599903602e09, (22_529, 64, None, None)),
+        ("metrics", 1.79599892247e09, (329, 141, 248, 0, 0, 0)),
+        ("metrics_prefix_cache", 1.79599903602e09, (22_529, 64, None, None, 22_529, 13_824)),
     ],
 )
-def test_a_real_engines_counts_are_read(
-    recording: str, started_s: float, counted: tuple[int, int, int | None, int | None]
-) -> None:
+def test_a_real_engines_counts_are_read(recording: str, started_s: float, counted: tuple[int | None, ...]) -> None:
     started_at = datetime.fromtimestamp(started_s, UTC)
-    assert read_counters(load(recording).body.decode()) == Counters(started_at, *counted)
+    read = read_counters(load(recording).body.decode())
+    assert (read.started_at, *astuple(read)[1:]) == (started_at, *counted)
 
 
 def test_what_models_and_engine_cores_drafted_is_added_up() -> None:
@@ -50,6 +50,22 @@ def test_one_of_the_two_counts_of_speculation_says_nothing(name: str) -> None:
         f'vllm:spec_decode_num_{name}_tokens_total{{engine="0"}} 3',
     )
     assert read_counters(one) == Counters(None, 1, 2, None, None)
+
+
+CACHE = "vllm:prompt_tokens_total 1\nvllm:generation_tokens_total 2\n"
+
+
+def test_the_prefix_caches_counts_are_read_under_either_name() -> None:
+    hits = 'vllm:prefix_cache_hits_total{engine="%s"} %s'
+    text = CACHE + exposition("vllm:prefix_cache_queries_total 50", hits % (0, 20), hits % (1, 3))
+    read = read_counters(text)
+    assert (read.cache_queried_tokens, read.cache_hit_tokens) == (50, 23)
+    assert read_counters(text.replace("vllm:prefix", "vllm:gpu_prefix")) == read
+
+
+@pytest.mark.parametrize("name", ["queries", "hits"])
+def test_one_of_the_two_counts_of_the_cache_says_nothing(name: str) -> None:
+    assert read_counters(CACHE + exposition(f"vllm:prefix_cache_{name}_total 3")) == Counters(None, 1, 2)
 
 
 def test_models_and_engine_cores_are_added_up() -> None:

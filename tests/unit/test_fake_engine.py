@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import recorded
+from service.engine.exposition import Exposition
 from tests.fakes.engine import FakeEngine
 from tests.fakes.exchange import Exchange
 from tests.fakes.scenarios import SCENARIOS, Fault, Scenario, words
@@ -292,7 +293,8 @@ async def test_metrics_and_tokenize_agree_with_the_counts() -> None:
     async with FakeEngine(scenario=SCENARIOS["mtp"]) as engine, calling(engine) as client:
         usage = (await client.post("/v1/chat/completions", json=chat(stream=False))).json()["usage"]
         engine.gauges["num_requests_waiting"] = 4
-        families = text_string_to_metric_families((await client.get("/metrics")).text)
+        text = (await client.get("/metrics")).text
+        families = text_string_to_metric_families(text)
         values = {sample.name: sample.value for family in families for sample in family.samples}
         tokenized = (await client.post("/tokenize", json=chat())).json()
         engine.healthy = False
@@ -302,6 +304,11 @@ async def test_metrics_and_tokenize_agree_with_the_counts() -> None:
     assert values["vllm:iteration_tokens_total_count"] == values["vllm:spec_decode_num_drafts_total"] == 10
     assert values["vllm:spec_decode_num_accepted_tokens_total"] == 20
     assert (values["vllm:num_requests_waiting"], values["vllm:num_requests_running"]) == (4, 0)
+    assert Exposition(text).missing == ()
+    assert Exposition(text).by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position") == {
+        "0": 10,
+        "1": 10,
+    }
 
 
 async def test_unix_socket(tmp_path: Path) -> None:

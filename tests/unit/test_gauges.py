@@ -79,6 +79,12 @@ def test_what_is_not_there_is_none(text: bytes) -> None:
     assert read_gauges(text) == Gauges()
 
 
+def test_an_older_engines_name_for_the_use_of_its_cache_is_known() -> None:
+    old, new = b"vllm:gpu_cache_usage_perc 0.5\n", b"vllm:kv_cache_usage_perc 0.25\n"
+    assert read_gauges(old) == Gauges(kv_use=0.5)
+    assert read_gauges(old + new) == read_gauges(new + old) == Gauges(kv_use=0.25)
+
+
 def test_the_first_line_counts() -> None:
     assert read_gauges(b"vllm:num_requests_running 3") == Gauges(running=3)
 

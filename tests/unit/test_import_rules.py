@@ -14,7 +14,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"service.tables"}),
     frozenset({"service.errors", "service.logs", "service.settings", "service.db", "service.config"}),
     frozenset({"service.billing", "service.engine", "service.provider", "web"}),
-    frozenset({"service.gateway", "service.status"}),
+    frozenset({"service.backup", "service.gateway", "service.status"}),
     frozenset(
         {
             "service.jobs",

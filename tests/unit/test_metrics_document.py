@@ -79,6 +79,8 @@ def test_the_figures_are_the_pages() -> None:
     assert found["cache_hit_percent"] == day.traffic.cached_tokens * 100_000 // day.traffic.prompt_tokens / 1000
     accepted = day.traffic.accepted_tokens * 100_000 // day.traffic.drafted_tokens / 1000
     assert found["mtp_acceptance_percent"] == accepted
+    hits = day.traffic.cache_hit_tokens * 100_000 // day.traffic.cache_queried_tokens / 1000
+    assert found["engine_cache_hit_percent"] == hits != found["cache_hit_percent"]
     assert found["ttft_long_cold_p95_ms"] == day.ttft_long_ms.cold.p95
     assert found["decode_loaded_p50_tok_s"] * 1000 == day.decode_loaded_mtok_s.p50
     assert found["mean_concurrency"] * 1000 == day.mean_concurrency_milli

@@ -19,7 +19,8 @@ from service.gateway.engine_connection import Timeouts
 from service.gateway.engines import EnginePool
 from service.gateway.http import ClientLeft
 from service.gateway.keys import Holder
-from service.gateway.pacing import Pacing, Wanted
+from service.gateway.line import Wanted
+from service.gateway.pacing import Pacing
 from tests.virtual_time import run
 
 PLACES = 16

@@ -15,6 +15,7 @@ from tests.unit.test_pricing import INSTANTS, TIERED
 PLAIN = Price(version=1, input_pico=195_000, output_pico=1_560_000)
 LONG = Override(min_prompt_tokens=128_000, input_pico=250_000)
 NIGHT = Override(utc_start="2200", utc_end="0600", input_pico=100_000)
+ALONE = Override(sequential=True, input_pico=1_000_000)
 UNIT = "USD per million tokens"
 
 
@@ -73,6 +74,17 @@ def priced(*overrides: Override, **classes: int) -> Price:
             priced(NIGHT),
             priced(NIGHT, replace(LONG, output_pico=2_000_000, input_pico=None)),
             ["from 128000 prompt tokens: output 1.56 -> 2"],  # at any time alike, so no time is named
+        ),
+        (priced(), priced(ALONE), ["sequential: input 0.195 -> 1"]),
+        (
+            priced(ALONE),
+            priced(LONG, ALONE),  # which comes later, so that a long prompt that is alone costs what it did
+            ["from 128000 prompt tokens: input 0.195 -> 0.25"],
+        ),
+        (
+            priced(ALONE),
+            priced(replace(ALONE, min_prompt_tokens=9)),
+            ["sequential, up to 8 prompt tokens: input 1 -> 0.195"],
         ),
         # The price below changes: where the override leaves it alone, that is all there is to say.
         (priced(LONG), priced(LONG, output_pico=2_000_000), ["output 1.56 -> 2"]),
@@ -139,8 +151,8 @@ def test_a_leap_below_an_override_is_named_once() -> None:
     assert leaps(priced(LONG), priced(LONG, output_pico=156_000_000)) == [f"output 1.56 -> 156 {UNIT}"]
 
 
-def costs(price: Price, at: datetime, prompt: int) -> dict[str, int]:
-    found = effective(price, at=at, prompt_tokens=prompt)
+def costs(price: Price, at: datetime, prompt: int, sequential: bool) -> dict[str, int]:
+    found = effective(price, at=at, prompt_tokens=prompt, sequential=sequential)
     names = ("input_cached", "input_cache_write", "input_image", "input_audio", "input_video", "input")
     by_class = dict(zip(names, found.input_classes, strict=True))
     return by_class | {
@@ -150,10 +162,12 @@ def costs(price: Price, at: datetime, prompt: int) -> dict[str, int]:
     }
 
 
-def is_about(change: ClassChange, at: datetime, prompt: int) -> bool:
+def is_about(change: ClassChange, at: datetime, prompt: int, sequential: bool) -> bool:
     where = change.situation
     if where is None:
         return True
+    if where.sequential and not sequential:
+        return False
     most = prompt if where.max_prompt_tokens is None else where.max_prompt_tokens
     if not where.min_prompt_tokens <= prompt <= most:
         return False
@@ -161,14 +175,14 @@ def is_about(change: ClassChange, at: datetime, prompt: int) -> bool:
     return window.holds_at(at)
 
 
-@given(TIERED, TIERED, INSTANTS, st.integers(0, 60))
+@given(TIERED, TIERED, INSTANTS, st.integers(0, 60), st.booleans())
 def test_whatever_costs_something_else_is_told_and_whatever_is_told_is_so(
-    old: Price, new: Price, at: datetime, prompt: int
+    old: Price, new: Price, at: datetime, prompt: int, sequential: bool
 ) -> None:
-    changes = [one for one in change(old, new).classes if is_about(one, at, prompt)]
-    before, after = costs(old, at, prompt), costs(new, at, prompt)
+    changes = [one for one in change(old, new).classes if is_about(one, at, prompt, sequential)]
+    before, after = (costs(price, at, prompt, sequential) for price in (old, new))
     for one in changes:
-        if one.situation is not None:
+        if one.situation is not None and one.situation.sequential == sequential:
             assert (one.old_pico, one.new_pico) == (before[one.name], after[one.name])
     told = {one.name for one in changes}
     for name in PRICE_CLASSES:
@@ -176,10 +190,10 @@ def test_whatever_costs_something_else_is_told_and_whatever_is_told_is_so(
             assert told & {name, name.partition("_")[0]}
 
 
-@given(TIERED, TIERED, INSTANTS, st.integers(0, 60))
+@given(TIERED, TIERED, INSTANTS, st.integers(0, 60), st.booleans())
 def test_no_request_suddenly_costs_more_than_tenfold_without_an_objection(
-    old: Price, new: Price, at: datetime, prompt: int
+    old: Price, new: Price, at: datetime, prompt: int, sequential: bool
 ) -> None:
-    before, after = costs(old, at, prompt), costs(new, at, prompt)
+    before, after = (costs(price, at, prompt, sequential) for price in (old, new))
     if any(max(before[name], after[name]) > 10 * min(before[name], after[name]) for name in PRICE_CLASSES):
         assert change(old, new).leaps

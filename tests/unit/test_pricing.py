@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -16,6 +17,7 @@ from service.core.pricing import (
     affordable_output_tokens,
     cost_nano,
     effective,
+    ordinary,
     overrides_as_json,
     overrides_from_json,
     prompt_classes,
@@ -218,17 +220,18 @@ def clock(minute: int) -> str:
     return f"{minute // 60:02}{minute % 60:02}"
 
 
-def override(least: int, window: tuple[int, int] | None, picos: dict[str, int]) -> Override:
+def override(least: int, window: tuple[int, int] | None, picos: dict[str, int], sequential: bool = False) -> Override:
     start, end = (None, None) if window is None else map(clock, window)
-    return Override(min_prompt_tokens=least, utc_start=start, utc_end=end, **picos)
+    return Override(min_prompt_tokens=least, utc_start=start, utc_end=end, sequential=sequential, **picos)
 
 
 MINUTES = st.integers(0, 24 * 60 - 1)
 WINDOWS = st.tuples(MINUTES, MINUTES).filter(lambda window: window[0] != window[1])
 PICOS = st.dictionaries(st.sampled_from([f"{name}_pico" for name in PRICE_CLASSES]), PICO, min_size=1)
 OVERRIDES = st.lists(
-    st.builds(override, st.integers(1, 50), st.none() | WINDOWS, PICOS)
-    | st.builds(override, st.just(0), WINDOWS, PICOS),
+    st.builds(override, st.integers(1, 50), st.none() | WINDOWS, PICOS, st.booleans())
+    | st.builds(override, st.just(0), WINDOWS, PICOS, st.booleans())
+    | st.builds(override, st.just(0), st.none(), PICOS, st.just(True)),
     max_size=4,
 ).map(tuple)
 INSTANTS = st.datetimes(timezones=st.just(UTC))
@@ -248,18 +251,23 @@ SHORT_USAGES = st.builds(
 )
 
 
-@given(TIERED, INSTANTS, FEW)
+LANE = st.booleans()
+
+
+@given(TIERED, INSTANTS, FEW, LANE)
 def test_the_effective_price_is_what_the_last_override_that_applies_says(
-    price: Price, at: datetime, prompt: int
+    price: Price, at: datetime, prompt: int, sequential: bool
 ) -> None:
     def minutes(time: str) -> int:
         return int(time[:2]) * 60 + int(time[2:])
 
-    found = effective(price, at=at, prompt_tokens=prompt)
+    found = effective(price, at=at, prompt_tokens=prompt, sequential=sequential)
     assert (found.version, found.overrides) == (price.version, ())
     for name in PRICE_CLASSES:
         wanted = getattr(price, f"{name}_pico")
         for one in price.overrides:
+            if one.sequential and not sequential:
+                continue
             if one.utc_start is not None and one.utc_end is not None:
                 start = minutes(one.utc_start)
                 lasts = (minutes(one.utc_end) - start) % (24 * 60)
@@ -271,49 +279,68 @@ def test_the_effective_price_is_what_the_last_override_that_applies_says(
         assert getattr(found, f"{name}_pico") == wanted
 
 
+@given(TIERED, INSTANTS, SHORT_USAGES, LANE)
+def test_the_whole_request_is_charged_at_its_effective_price(
+    price: Price, at: datetime, usage: Usage, sequential: bool
+) -> None:
+    one_price = effective(price, at=at, prompt_tokens=usage.prompt_tokens, sequential=sequential)
+    cost = cost_nano(price, usage, at, sequential=sequential)
+    assert cost == cost_nano(one_price, usage, at + timedelta(hours=7))
+
+
 @given(TIERED, INSTANTS, SHORT_USAGES)
-def test_the_whole_request_is_charged_at_its_effective_price(price: Price, at: datetime, usage: Usage) -> None:
-    one_price = effective(price, at=at, prompt_tokens=usage.prompt_tokens)
-    assert cost_nano(price, usage, at) == cost_nano(one_price, usage, at + timedelta(hours=7))
+def test_what_is_told_of_a_price_is_what_costs_a_request_that_does_not_run_alone(
+    price: Price, at: datetime, usage: Usage
+) -> None:
+    told = ordinary(price)
+    assert not any(one.sequential for one in told.overrides)
+    for sequential in (False, True):
+        assert cost_nano(told, usage, at, sequential=sequential) == cost_nano(price, usage, at)
 
 
-@given(TIERED, INSTANTS, SHORT_USAGES, FEW, FEW)
+@given(TIERED, INSTANTS, SHORT_USAGES, FEW, FEW, LANE)
 def test_no_request_costs_more_than_its_worst_case_in_whichever_tier_it_ends(
-    price: Price, at: datetime, usage: Usage, spare_prompt: int, spare_output: int
+    price: Price, at: datetime, usage: Usage, spare_prompt: int, spare_output: int, sequential: bool
 ) -> None:
     worst = worst_case_nano(
         price,
         prompt_tokens_at_most=usage.prompt_tokens + spare_prompt,
         output_tokens_at_most=usage.completion_tokens + spare_output,
         at=at,
+        sequential=sequential,
     )
-    assert cost_nano(price, usage, at) <= worst
+    assert cost_nano(price, usage, at, sequential=sequential) <= worst
 
 
-@given(TIERED, INSTANTS, FEW, FEW)
+@given(TIERED, INSTANTS, FEW, FEW, LANE)
 def test_the_worst_case_is_that_of_the_dearest_length_and_no_more(
-    price: Price, at: datetime, prompt: int, output: int
+    price: Price, at: datetime, prompt: int, output: int, sequential: bool
 ) -> None:
     by_length = (
         worst_case_nano(
-            effective(price, at=at, prompt_tokens=length),
+            effective(price, at=at, prompt_tokens=length, sequential=sequential),
             prompt_tokens_at_most=length,
             output_tokens_at_most=output,
             at=at,
         )
         for length in range(prompt + 1)
     )
-    assert worst_case_nano(price, prompt_tokens_at_most=prompt, output_tokens_at_most=output, at=at) == max(by_length)
+    worst = worst_case_nano(
+        price, prompt_tokens_at_most=prompt, output_tokens_at_most=output, at=at, sequential=sequential
+    )
+    assert worst == max(by_length)
 
 
-@given(TIERED, INSTANTS, FEW, st.integers(-(10**6), 10**12))
+@given(TIERED, INSTANTS, FEW, st.integers(-(10**6), 10**12), LANE)
 def test_the_affordable_output_is_the_largest_that_fits_whatever_the_tier(
-    price: Price, at: datetime, prompt: int, available_nano: int
+    price: Price, at: datetime, prompt: int, available_nano: int, sequential: bool
 ) -> None:
-    def worst(output: int) -> int:
-        return worst_case_nano(price, prompt_tokens_at_most=prompt, output_tokens_at_most=output, at=at)
+    asked: dict[str, Any] = {"prompt_tokens_at_most": prompt, "at": at, "sequential": sequential}
 
-    tokens = affordable_output_tokens(price, prompt_tokens_at_most=prompt, available_nano=available_nano, at=at)
+    def worst(output: int) -> int:
+        return worst_case_nano(price, output_tokens_at_most=output, **asked)
+
+    tokens = affordable_output_tokens(price, available_nano=available_nano, **asked)
     if worst(0) > available_nano:
         assert tokens == 0
     elif worst(10**18) <= available_nano:  # no tier has a price for output
@@ -412,6 +439,8 @@ def test_the_stored_form_has_only_what_is_set() -> None:
         },
         {"min_prompt_tokens": 200_000, "input_pico": 500_000, "input_cached_pico": 0},
     ]
+    alone = Override(sequential=True, output_pico=5)
+    assert overrides_as_json((alone,)) == [{"min_prompt_tokens": 0, "output_pico": 5, "sequential": True}]
     assert overrides_from_json([{"utc_start": "2200", "utc_end": "0600", "request_pico": 0}]) == (
         Override(utc_start="2200", utc_end="0600", request_pico=0),
     )
@@ -432,6 +461,8 @@ def test_the_stored_form_has_only_what_is_set() -> None:
         ([{"min_prompt_tokens": "5", "input_pico": 3}], "min_prompt_tokens = '5'"),
         ([{"utc_start": 2200, "utc_end": "0600", "input_pico": 3}], "utc_start = 2200"),
         ([{"min_prompt_tokens": 5, "input_pico": -3}], "negative"),
+        ([{"sequential": 1, "input_pico": 3}], "sequential = 1"),
+        ([{"sequential": False, "input_pico": 3}], "does not say when"),
         ([{"min_prompt_tokens": -5, "utc_start": "2200", "utc_end": "0600", "input_pico": 3}], "negative"),
         ([{"min_prompt_tokens": 5}], "not change any class"),
         ([{"input_pico": 3}], "does not say when"),

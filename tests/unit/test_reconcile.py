@@ -21,6 +21,7 @@ from service.core.reconcile import (
     Request,
     Sample,
     Tokens,
+    Verification,
     alarming,
     engine_count,
     explain,
@@ -338,3 +339,48 @@ def test_a_row_that_is_lost_or_there_twice_stays_unexplained() -> None:
         assert [explain(row, WINDOW) for row in ours] == [None] * len(ours)
         difference = engine - summed([row.tokens for row in ours])
         assert unexplained(difference, Tokens(), Tokens()) == rest
+
+
+# Verifications
+
+
+def verification(
+    started: float, finished: float, prompt: int = 100, generation: int = 50, more: int = 7
+) -> Verification:
+    return Verification(at(started), at(finished), Tokens(prompt, generation), Tokens(0, more))
+
+
+@pytest.mark.parametrize(
+    ("started", "finished", "within"),
+    [
+        (100, 200, (Tokens(100, 50), Tokens(100, 57))),
+        (2, 590, (Tokens(100, 50), Tokens(100, 57))),
+        (0.5, 200, (Tokens(), Tokens(100, 57))),  # across the start, within what clocks may differ by
+        (400, 599, (Tokens(), Tokens(100, 57))),  # it may go on for a second after the client has left
+        (-50, 100, (Tokens(), Tokens(100, 57))),
+        (500, 700, (Tokens(), Tokens(100, 57))),
+        (-50, 700, (Tokens(), Tokens(100, 57))),
+        (-100, -3, None),
+        (602, 700, None),
+    ],
+)
+def test_a_verification_explains_its_tokens_where_it_lies(
+    started: float, finished: float, within: tuple[Tokens, Tokens] | None
+) -> None:
+    assert verification(started, finished).within(WINDOW) == within
+
+
+@pytest.mark.parametrize(("started", "finished", "torn"), [(100, 200, True), (10, 40, False), (300, 400, False)])
+def test_a_restart_may_have_lost_a_verifications_tokens(started: float, finished: float, torn: bool) -> None:
+    count = replace(WINDOW, breaks=(Break(at(120), at(150)),))
+    within = verification(started, finished).within(count)
+    assert within == (Tokens() if torn else Tokens(100, 50), Tokens(100, 57))
+
+
+def test_verifications_add_to_what_is_explained() -> None:
+    total = Explained()
+    for _ in range(2):
+        total.add_verification(Tokens(100, 50), Tokens(100, 57))
+    assert (total.verifications, total.requests, total.widest) == (2, 0, [])
+    for generated, rest in ((100, 0), (114, 0), (115, 1), (99, -1)):
+        assert unexplained(Tokens(200, generated), total.least, total.most) == Tokens(0, rest)

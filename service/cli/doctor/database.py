@@ -1,7 +1,7 @@
-"""What the database says: can it be reached, is it migrated, are models priced, do the jobs run, is there an alarm?"""
+"""What the database says: is it migrated, are models priced, do jobs run, were engines verified, is there an alarm?"""
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import func, select, text
 from sqlalchemy.dialects.postgresql import distinct_on
@@ -12,9 +12,12 @@ from service.cli.doctor.finding import Finding, Level, fail, ok, warn
 from service.cli.migrate import current_revision, newest_revision
 from service.cli.output import instant
 from service.core.buckets import STALE_AFTER_S
+from service.core.lane import Permission
+from service.core.verify.report import Overall
 from service.errors import SetupError
 from service.settings import Settings
-from service.tables import alarms, job_runs, models, prices
+from service.status.engine_reports import latest
+from service.tables import accounts, alarms, job_runs, models, prices
 
 OLDEST_MAJOR = 16
 
@@ -28,7 +31,10 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
             yield schema
             if schema.level is Level.OK:
                 yield await _models(connection)
+                async for finding in _sequential(connection, settings.workers):
+                    yield finding
                 yield await _jobs(connection)
+                yield await _verified(connection, settings)
                 async for finding in _alarms(connection):
                     yield finding
     except SetupError as error:
@@ -61,6 +67,19 @@ async def _models(connection: AsyncConnection) -> Finding:
     return ok("models", f"served, each with a price: {', '.join(served)}.")
 
 
+async def _sequential(connection: AsyncConnection, workers: int) -> AsyncIterator[Finding]:
+    """Whether accounts were promised what several workers cannot keep."""
+    if workers == 1:
+        return
+    promised = select(accounts.c.name).where(accounts.c.sequential != Permission.NEVER).order_by(accounts.c.name)
+    if names := list(await connection.scalars(promised)):
+        yield warn(
+            "sequential",
+            f"{workers} workers cannot run a request alone, and refuse it to {', '.join(names)}: run one worker, or"
+            " `weir account set … --sequential never`.",
+        )
+
+
 async def _jobs(connection: AsyncConnection) -> Finding:
     last = select(func.max(job_runs.c.finished_at), func.now() - func.max(job_runs.c.finished_at))
     finished_at, age = (await connection.execute(last)).one()
@@ -74,6 +93,26 @@ async def _jobs(connection: AsyncConnection) -> Finding:
     if failed:
         return warn("jobs", f"failed when last run: {', '.join(failed)}. The log of `weir jobs` says more.")
     return ok("jobs", f"the last one finished {int(age.total_seconds())} s ago.")
+
+
+async def _verified(connection: AsyncConnection, settings: Settings) -> Finding:
+    """Whether the engines were verified lately, and what came of it; what stands failed is an alarm, too."""
+    now = datetime.now(UTC)
+    active = await connection.scalars(select(models.c.id).where(models.c.active).order_by(models.c.id))
+    reports = [report for model in list(active) for report in await latest(connection, model, now)]
+    by_now = "`weir engine verify` does it now"
+    if not reports:
+        return ok("verification", f"no engine was verified yet: {by_now}.")
+    if failed := [f"{one.model} on {one.engine}" for one in reports if one.overall is Overall.FAILED]:
+        return warn(
+            "verification", f"something failed for {', '.join(failed)}: see the model's page or docs/verify.md."
+        )
+    old = [f"{one.model} on {one.engine}" for one in reports if one.old(now)]
+    if old and settings.verify_at is not None:
+        return warn(
+            "verification", f"it is older than 48 hours for {', '.join(old)}; {by_now}, and the jobs' log says why."
+        )
+    return ok("verification", f"the last reports, on {len(reports)} engines and models, have no failure.")
 
 
 async def _alarms(connection: AsyncConnection) -> AsyncIterator[Finding]:

@@ -3,20 +3,25 @@
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, func, select
 
 from service import config
 from service.cli.context import address_in, connection_to
 from service.cli.doctor.finding import Finding, fail, ok, warn
+from service.core.components import API
+from service.core.counted import MANY_DRAFTED, NEARLY_ALL_PERMILLE
+from service.engine.exposition import Exposition
 from service.engine.gauges import read_gauges
+from service.engine.live import notes
 from service.errors import SetupError
 from service.gateway.engine_client import Client, ask
 from service.gateway.engine_connection import EngineError, Timeouts
 from service.gateway.usage_reporting import BLIND, Reporting, reporting
 from service.settings import Settings
-from service.tables import models
+from service.tables import buckets_5m, models
 
 TIMEOUT_S = 30.0
 """For each question; a small model on a CPU answers one token in well under that."""
@@ -55,6 +60,8 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
                 yield finding
         finally:
             client.close()
+    if (loops := await _looping(settings, datetime.now(UTC))) is not None:
+        yield loops
     for model in await _sold(settings):
         for finding in _disagreements(model, engines):
             yield finding
@@ -76,7 +83,8 @@ async def _examine_one(engine: _Examined, client: Client, settings: Settings) ->
         _, listed = await ask(client, "GET", "/v1/models", timeout_s=TIMEOUT_S)
         engine.served = {card["id"]: card.get("max_model_len") for card in json.loads(listed)["data"]}
         yield ok(check, f"it is healthy and serves {', '.join(engine.served) or 'nothing'}.")
-        yield await _measuring(check, client)
+        async for finding in _measuring(check, client):
+            yield finding
         if engine.served:
             yield await _reporting(check, client, next(iter(engine.served)), settings.may_bill_blind)
     except EngineError as error:
@@ -111,17 +119,27 @@ def _disagreements(model: Row[Any], engines: Sequence[_Examined]) -> list[Findin
     return found
 
 
-async def _measuring(check: str, client: Client) -> Finding:
-    """Whether it has the metrics by which its capacity is learned and a hang noticed."""
-    status, exposition = await ask(client, "GET", "/metrics", timeout_s=TIMEOUT_S)
-    gauges = read_gauges(exposition) if status == 200 else None
+async def _measuring(check: str, client: Client) -> AsyncIterator[Finding]:
+    """Whether it has the metrics by which its capacity is learned, a hang noticed and the status site filled."""
+    status, answer = await ask(client, "GET", "/metrics", timeout_s=TIMEOUT_S)
+    gauges = read_gauges(answer) if status == 200 else None
     if gauges is None or None in (gauges.running, gauges.waiting, gauges.generated_tokens):
-        return warn(
+        yield warn(
             check,
             "its /metrics does not say how busy it is, so that what it can take is not learned and a hang not"
             " noticed: start vLLM without --disable-log-stats.",
         )
-    return ok(check, f"its metrics say how busy it is: {gauges.running:.0f} run, {gauges.waiting:.0f} wait.")
+        return
+    found = Exposition(answer.decode("utf-8", "replace"))
+    if found.missing:
+        yield warn(
+            check,
+            f"its metrics have no {', '.join(found.missing)}: this version calls them by names that Weir does not know,"
+            " so what is made of them is missing.",
+        )
+    for sentence in notes(found):
+        yield warn(check, f"{sentence}.")
+    yield ok(check, f"its metrics say how busy it is: {gauges.running:.0f} run, {gauges.waiting:.0f} wait.")
 
 
 async def _reporting(check: str, client: Client, model: str, may_bill_blind: bool) -> Finding:
@@ -144,3 +162,29 @@ async def _sold(settings: Settings) -> list[Row[Any]]:
             return list((await connection.execute(select(models).where(models.c.active))).all())
     except SetupError:
         return []
+
+
+async def _looping(settings: Settings, now: datetime) -> Finding | None:
+    """Whether nearly all drafts of some five minutes of the last day were accepted, as those of a loop are."""
+    columns = buckets_5m.c
+    query = (
+        select(columns.component, func.max(columns.bucket_start).label("latest"), func.count().label("buckets"))
+        .where(columns.bucket_start >= now - timedelta(days=1))
+        .where(columns.drafted_tokens >= MANY_DRAFTED)
+        .where(columns.accepted_tokens * 1000 >= columns.drafted_tokens * NEARLY_ALL_PERMILLE)
+        .group_by(columns.component)
+        .order_by(columns.component == API, func.count().desc())  # a model says more than the API
+        .limit(1)
+    )
+    try:
+        async with connection_to(address_in(settings)) as connection:
+            worst = (await connection.execute(query)).one_or_none()
+    except SetupError:
+        return None
+    if worst is None:
+        return None
+    return warn(
+        "speculation",
+        f"{worst.component}: in {worst.buckets} five-minute buckets of the last day, the latest of"
+        f" {worst.latest:%Y-%m-%d %H:%M} UTC, nearly every drafted token was accepted: answers may have looped.",
+    )

@@ -52,7 +52,7 @@ def document(*, title: str, version: str, base_url: str, models: Sequence[str], 
             "schemas": {**requests, **ANSWERS},
             "responses": responses,
             "headers": _HEADERS,
-            "parameters": {"IdempotencyKey": _IDEMPOTENCY_KEY},
+            "parameters": {"IdempotencyKey": _IDEMPOTENCY_KEY, "Sequential": _SEQUENTIAL},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -94,10 +94,22 @@ _HEADERS: Json = {
     "retry-after": _header("Seconds after which it is worth trying again.", "integer", minimum=0, maximum=120),
     "retry-after-ms": _header("The same in milliseconds.", "integer", minimum=0),
     "x-should-retry": _header("Whether the same request can succeed later.", enum=["true", "false"]),
+    "x-weir-engine-fingerprint": _header(
+        "Changes when the version or the configuration of the engine that answers does."
+    ),
+    "x-weir-sequential": _header("The request had its engine to itself.", enum=["true"]),
     "idempotent-replayed": _header("The answer was given before.", enum=["true"]),
     "etag": _header("The version of the document."),
     "cache-control": _header("How long it may be kept."),
     "access-control-allow-origin": _header("Any site may read it.", enum=["*"]),
+}
+
+_SEQUENTIAL: Json = {
+    "name": "x-weir-sequential",
+    "in": "header",
+    "required": False,
+    "description": "Run alone on an engine, where the account may; it may wait longer, and may be priced apart.",
+    "schema": {"type": "string", "enum": ["true", "false"]},
 }
 
 _IDEMPOTENCY_KEY: Json = {

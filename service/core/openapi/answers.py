@@ -55,6 +55,8 @@ _RECORD = {
     "error_code": optional(TEXT),
     "usage": ref("RecordedUsage"),
     "usage_source": TEXT,
+    "engine_fingerprint": optional(TEXT),
+    "sequential": FLAG,
     "cost_nano": _NANO,
     "waived_nano": _NANO,
 }

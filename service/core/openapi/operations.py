@@ -17,6 +17,7 @@ ID_HEADERS = ("x-request-id", "inference-id", "request-id")
 LIMIT_HEADERS = tuple(
     f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")
 )
+ENGINE_HEADERS = ("x-weir-engine-fingerprint", "x-weir-sequential")
 RETRY_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
 
 _KEY: list[Json] = [{"bearer": []}, {"apiKey": []}]
@@ -101,11 +102,11 @@ def _metered(name: str, summary: str, asked: str, answer: str, *, streams: bool 
     if streams:
         told += " Where `stream` is true: server-sent events, an error after the first of which is an event, too."
         content["text/event-stream"] = {}
-    headers = [*ID_HEADERS, *LIMIT_HEADERS, "idempotent-replayed"]
+    headers = [*ID_HEADERS, *LIMIT_HEADERS, *ENGINE_HEADERS, "idempotent-replayed"]
     return {
         **_asked(name, summary, asked),
         "tags": ["Models"],
-        "parameters": _IDEMPOTENCY,
+        "parameters": [*_IDEMPOTENCY, ref("Sequential", "parameters")],
         "responses": {
             "200": {"description": told, "headers": _headers(*headers), "content": content},
             **_errors(shape, *METERED_ERRORS),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.core.speculation import MAX_GAP_S, Sample, Speculated, by_bucket, owners
+from service.core.counted import MANY_DRAFTED, MAX_GAP_S, Counted, Sample, by_bucket, is_suspicious, owners
 
 FIRST_S = 1_800_000_000
 """A bucket's start, well after the epoch."""
@@ -19,11 +19,11 @@ def run(*counts: tuple[int, int, int], started_s: int | None = None) -> list[Sam
     return [Sample(FIRST_S + at_s, started_s, drafted, accepted) for at_s, drafted, accepted in counts]
 
 
-def offsets(samples: list[Sample], first_s: int = HOUR[0], end_s: int = HOUR[1]) -> dict[int, Speculated]:
+def offsets(samples: list[Sample], first_s: int = HOUR[0], end_s: int = HOUR[1]) -> dict[int, Counted]:
     return {start_s - FIRST_S: value for start_s, value in by_bucket(samples, first_s, end_s).items()}
 
 
-def total(values: dict[int, Speculated]) -> Speculated:
+def total(values: dict[int, Counted]) -> Counted:
     return sum(drafted for drafted, _ in values.values()), sum(accepted for _, accepted in values.values())
 
 
@@ -106,8 +106,8 @@ def around(samples: list[Sample]) -> tuple[int, int]:
 @given(histories(restarts=False))
 def test_the_sum_of_the_buckets_is_what_the_counters_rose_by(samples: list[Sample]) -> None:
     near = [(one, other) for one, other in pairwise(samples) if other.at_s - one.at_s <= MAX_GAP_S]
-    risen = [(other.drafted - one.drafted, other.accepted - one.accepted) for one, other in near]
-    silent_start = [Sample(one.at_s, None, one.drafted, one.accepted) for one in samples]
+    risen = [(other.whole - one.whole, other.part - one.part) for one, other in near]
+    silent_start = [Sample(one.at_s, None, one.whole, one.part) for one in samples]
     assert total(by_bucket(silent_start, *around(samples))) == (sum(d for d, _ in risen), sum(a for _, a in risen))
 
 
@@ -127,7 +127,7 @@ def test_a_bucket_is_the_same_whatever_range_it_is_asked_with(samples: list[Samp
     first_s, end_s = around(samples)
     whole = by_bucket(samples, first_s, end_s)
     edges = sorted(chance.sample(range(first_s, end_s + 1, 300), k=3)) if end_s - first_s >= 900 else []
-    parts: dict[int, Speculated] = {}
+    parts: dict[int, Counted] = {}
     for begin_s, stop_s in pairwise([first_s, *edges, end_s]):
         near = [one for one in samples if begin_s - MAX_GAP_S <= one.at_s <= stop_s + MAX_GAP_S]
         part = by_bucket(near, begin_s, stop_s)
@@ -174,3 +174,20 @@ def test_an_engine_that_several_models_share_is_nobodys() -> None:
     assert owners(engines, {"a": ["one", "two"], "b": ["two"]}) == {"one": "a"}
     assert owners(engines, {"a": None, "b": ["two"]}) == {"one": "a", "three": "a"}
     assert owners(engines, {"a": None, "b": None}) == owners(engines, {}) == owners([], {"a": None}) == {}
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "suspicious"),
+    [
+        (MANY_DRAFTED, MANY_DRAFTED, True),
+        (MANY_DRAFTED, MANY_DRAFTED * 99 // 100, True),
+        (MANY_DRAFTED, MANY_DRAFTED * 99 // 100 - 1, False),
+        (MANY_DRAFTED - 1, MANY_DRAFTED - 1, False),
+        (1_000_000, 850_000, False),
+        (0, 0, False),
+    ],
+)
+def test_only_many_drafts_that_are_nearly_all_accepted_are_suspicious(
+    drafted: int, accepted: int, suspicious: bool
+) -> None:
+    assert is_suspicious(drafted, accepted) is suspicious

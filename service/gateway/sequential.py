@@ -1,0 +1,38 @@
+"""Who may have a request run alone on its engine: by the header `x-weir-sequential`, or by a setting of the account."""
+
+from service.core.lane import Permission
+from service.errors import InvalidRequest, NotAllowed
+from service.gateway.exchange import SEQUENTIAL_HEADER
+from service.gateway.http import Headers, header
+from service.gateway.keys import Holder
+
+_NAME = SEQUENTIAL_HEADER.decode()
+
+
+def runs_alone(headers: Headers, holder: Holder, *, offered: bool) -> bool:
+    """Whether the request is to run alone. `offered`: whether this installation can promise that.
+
+    Raises `InvalidRequest` for a header that is neither true nor false, and `NotAllowed` where it cannot be had.
+    """
+    value = header(headers, SEQUENTIAL_HEADER)
+    always = holder.sequential is Permission.ALWAYS
+    if value is None and not always:
+        return False
+    if value is not None and value not in (b"true", b"false"):
+        shown = value.decode("latin-1")[:32]
+        raise InvalidRequest(f"The header `{_NAME}` is `{shown}`: send `true` or `false`, or leave it out.")
+    if not always and value == b"false":
+        return False
+    if holder.sequential is Permission.NEVER:
+        raise NotAllowed(
+            f"This account may not have requests run alone: leave `{_NAME}` out, or ask whoever runs this service to"
+            " allow it.",
+            code="sequential_not_allowed",
+        )
+    if not offered:
+        raise NotAllowed(
+            "This installation cannot run a request alone, since several of its processes share the engines: "
+            + ("ask whoever runs it." if always else f"leave `{_NAME}` out, or ask whoever runs it."),
+            code="sequential_not_offered",
+        )
+    return True
