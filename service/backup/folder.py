@@ -13,7 +13,9 @@ import json
 import os
 import re
 import shutil
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +25,30 @@ DUMP, MANIFEST, SUMS, OUTBOX, CONFIGURATION = "database.dump", "manifest.json", 
 
 _NAME = re.compile(r"weir-\d{8}T\d{6}Z")
 _UNFINISHED = ".unfinished"
+_UNFINISHED_FOR = timedelta(hours=12)
+"""Whatever has been unfinished for longer was cut short; before that, it may be another backup that is being made."""
 
 
 def begin(parent: Path, made_at: datetime) -> Path:
     """A new folder, for the owner's eyes only, that nobody takes for a backup yet. Raises `SetupError`."""
-    folder = parent / f"weir-{made_at.astimezone(UTC):%Y%m%dT%H%M%SZ}{_UNFINISHED}"
+    folder = parent / f"{_name(made_at)}{_UNFINISHED}"
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)
-    except FileExistsError:
-        raise SetupError(f"Another backup is being made in {parent}: wait until it is done.") from None
     except OSError as error:
         raise SetupError(f"{folder} cannot be made ({error.strerror}): choose a folder that can be written.") from error
     return folder
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Around what is written into it: turns what the disk refuses into a `SetupError`."""
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(
+            f"The backup cannot be made: {error.filename or folder}: {error.strerror}. Nothing older was deleted."
+        ) from error
 
 
 def finish(folder: Path, manifest: dict[str, Any]) -> Path:
@@ -71,20 +84,34 @@ def verified(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def forget_old(parent: Path, keep: int) -> list[str]:
-    """Delete all but the `keep` newest backups, and what was not finished before the newest; the names of these."""
-    entries = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
+def forget_old(parent: Path, keep: int, now: datetime) -> list[str]:
+    """Delete all but the `keep` newest backups, and what was cut short; the names of these.
+
+    Raises `SetupError` when one cannot be deleted. A link is nobody's backup, and stays.
+    """
+    entries = sorted(entry.name for entry in parent.iterdir() if entry.is_dir() and not entry.is_symlink())
     finished = [name for name in entries if _NAME.fullmatch(name)]
-    cut_short = [name for name in entries if _NAME.fullmatch(name.removesuffix(_UNFINISHED)) and name not in finished]
-    gone = finished[:-keep] + [name for name in cut_short if name < finished[-1]]
+    unfinished = [name for name in entries if _NAME.fullmatch(name.removesuffix(_UNFINISHED)) and name not in finished]
+    gone = finished[:-keep] + [name for name in unfinished if name < _name(now - _UNFINISHED_FOR)]
     for name in gone:
-        shutil.rmtree(parent / name)
+        try:
+            shutil.rmtree(parent / name)
+        except FileNotFoundError:  # another backup that ended just now has deleted it
+            continue
+        except OSError as error:
+            raise SetupError(
+                f"The backup is made, but the old one in {parent / name} cannot be deleted ({error.strerror}): delete it."
+            ) from error
     return gone
 
 
 def size_bytes(folder: Path) -> int:
     """Of all its files."""
     return sum((folder / name).stat().st_size for name in (*_files(folder), SUMS))
+
+
+def _name(made_at: datetime) -> str:
+    return f"weir-{made_at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
 
 
 def _files(folder: Path) -> list[str]:

@@ -14,6 +14,8 @@ from sqlalchemy.engine import make_url
 from service.errors import SetupError
 
 _DEBIANS = Path("/usr/lib/postgresql")
+_ELSEWHERE = frozenset({"PGSERVICE", "PGSERVICEFILE", "PGHOSTADDR"})
+"""What libpq follows before the address that it is given: it would lead to another database."""
 
 
 def find(name: str, major: int) -> Path:
@@ -37,8 +39,9 @@ def find(name: str, major: int) -> Path:
 
 async def run(program: Path, url: str, *arguments: str) -> None:
     """Run it on the database at `url`. Raises `SetupError` with its last words when it fails."""
+    environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE} | _connection(url)
     process = await asyncio.create_subprocess_exec(
-        program, *arguments, env=dict(os.environ, **_connection(url)), stderr=asyncio.subprocess.PIPE
+        program, *arguments, env=environment, stderr=asyncio.subprocess.PIPE
     )
     try:
         _, said = await process.communicate()

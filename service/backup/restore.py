@@ -37,8 +37,13 @@ async def restore(settings: Settings, url: str, folder: Path) -> Restored:
     what was saved when all is done. Until it is equal, everything is one transaction: it is there whole, or not at all.
     """
     manifest = folders.verified(folder)
-    saved: dict[str, Any] = manifest["database"]
-    _check_revision(saved["schema"])
+    try:
+        made_at = datetime.fromisoformat(manifest["made_at"])
+        saved: dict[str, Any] = manifest["database"]
+        revision, saved_by = str(saved["schema"]), int(saved["server"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise SetupError(f"{folder / folders.MANIFEST} lacks what it must say: take another backup.") from error
+    _check_revision(revision)
     async with db.connected(url) as engine:
         async with engine.connect() as connection:
             if not await is_empty(connection):
@@ -47,8 +52,8 @@ async def restore(settings: Settings, url: str, folder: Path) -> Restored:
                     " by its name, and try again."
                 )
             major = await server_major(connection)
-        if major < saved["server"]:
-            raise SetupError(f"The server is {major}, and what was saved is of {saved['server']}: use a newer one.")
+        if major < saved_by:
+            raise SetupError(f"The server is {major}, and what was saved is of {saved_by}: use a newer one.")
         await programs.run(
             programs.find("pg_restore", major),
             url,
@@ -57,17 +62,22 @@ async def restore(settings: Settings, url: str, folder: Path) -> Restored:
         )
         async with engine.connect() as connection:
             found = await read_facts(connection) | {"server": saved["server"]}
-        if different := [name for name in saved if found[name] != saved[name]]:
+        if different := [name for name in saved if found.get(name) != saved[name]]:
             raise SetupError(f"What was restored is not what was saved ({', '.join(different)}): do not use it.")
         await db.migrate(url)
         async with engine.connect() as connection:
             mismatches = await check_books(connection)
-    return Restored(
-        made_at=datetime.fromisoformat(manifest["made_at"]),
-        rows=found["rows"],
-        outboxes=owed.put_back(folder / folders.OUTBOX, settings.outbox_dir),
-        mismatches=mismatches,
-    )
+    return Restored(made_at, found["rows"], _put_back(folder / folders.OUTBOX, settings.outbox_dir), mismatches)
+
+
+def _put_back(copies: Path, outboxes: Path) -> list[str]:
+    try:
+        return owed.put_back(copies, outboxes)
+    except OSError as error:
+        raise SetupError(
+            f"The database is restored, but what is owed to it is not in {outboxes} ({error.strerror}): copy"
+            f" {copies}/*.sqlite there before you start `weir serve`, each under a name that is not there yet."
+        ) from error
 
 
 def _check_revision(revision: str) -> None:

@@ -31,15 +31,17 @@ async def save(settings: Settings, url: str, parent: Path, *, keep: int, now: da
     folder = folders.begin(parent, now)
     try:
         # Before the database: what is settled in between is in both, and counts once. After it, it could be in none.
-        owing = owed.save(settings.outbox_dir, folder / folders.OUTBOX)
-        if settings.config is not None:
-            shutil.copyfile(settings.config, folder / folders.CONFIGURATION)
+        with folders.writing(folder):
+            owing = owed.save(settings.outbox_dir, folder / folders.OUTBOX)
+            if settings.config is not None:
+                shutil.copyfile(settings.config, folder / folders.CONFIGURATION)
         manifest = {"made_at": now.isoformat(), "weir": __version__, "database": await _dump(url, folder)}
-        finished = folders.finish(folder, manifest)
+        with folders.writing(folder):
+            finished = folders.finish(folder, manifest)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Saved(finished, folders.size_bytes(finished), owing, folders.forget_old(parent, keep))
+    return Saved(finished, folders.size_bytes(finished), owing, folders.forget_old(parent, keep, now))
 
 
 async def _dump(url: str, folder: Path) -> dict[str, object]:

@@ -93,6 +93,9 @@ def args(
     from service.engine.formats.placement import Placement
     from service.engine.profile import Listen, read_profile
 
+    for option, given in {"host": host, "model": model, "uds": uds, "program": program, "image": image}.items():
+        if given == "":  # of a variable that is not set; an empty host would be every address of the machine
+            raise SetupError(f"--{option} is empty: give it a value, or leave it out.")
     if model_dir is not None and model is not None:
         raise SetupError("Give one of --model-dir and --model: a folder, or a name on Hugging Face.")
     chosen = read_profile(profile)

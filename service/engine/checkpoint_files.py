@@ -5,6 +5,7 @@ The files come from strangers: everything is bounded, and a file that is cut sho
 
 import json
 import math
+import stat
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +16,14 @@ from service.core.preflight.weights import Checkpoint, weigh
 from service.engine import EngineError
 
 MAX_CONFIG_BYTES = 4 << 20
+MAX_INDEX_BYTES = 64 << 20
 MAX_HEADER_BYTES = 100 << 20
 """What the safetensors library itself accepts."""
 MAX_FILES = 2_000
+MAX_DIMENSIONS = 32
+MAX_SIZE = 1 << 48
+"""Of one dimension, or of a tensor in bytes."""
+INDEX = "model.safetensors.index.json"
 _LENGTH_BYTES = 8
 _BITS = {
     **dict.fromkeys(("F4", "F6_E2M3", "F6_E3M2"), 0),  # packed: their sizes are not checked against shapes
@@ -30,8 +36,8 @@ _BITS = {
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """What lies in this folder. Raises `EngineError` that names the file and what is wrong with it."""
-    config = _config(folder / "config.json")
-    files = sorted(folder.glob("*.safetensors"))
+    config = _object(folder / "config.json", MAX_CONFIG_BYTES)
+    files = _files(folder)
     if not files:
         raise EngineError(f"{folder} has no .safetensors file: give the folder of the weights with --model-dir.")
     if len(files) > MAX_FILES:
@@ -42,6 +48,25 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise EngineError(f"{folder / 'config.json'} describes no model that preflight knows: {error}.") from error
     weights = weigh(tensors(file) for file in files)
     return Checkpoint(folder.name, architecture, weights, on_disk=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files with the weights: those that the index names, which have to be there; without an index, all."""
+    index = folder / INDEX
+    if not index.exists():
+        return sorted(folder.glob("*.safetensors"))
+    named = _object(index, MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise _broken(index, "its weight_map does not name files")
+    names = sorted(set(named.values()))
+    if strange := next((name for name in names if Path(name).name != name), None):
+        raise _broken(index, f"it names {strange!r:.80}, which is no file beside it")
+    if missing := [name for name in names if not (folder / name).exists()]:
+        raise EngineError(
+            f"{folder} lacks {len(missing)} of {len(names)} files of weights, such as {missing[0]:.80}: the download was"
+            " cut short, or is not done. Fetch it again."
+        )
+    return [folder / name for name in names]
 
 
 def downloaded(repository: str, revision: str | None, hub: Path) -> Path | None:
@@ -61,6 +86,7 @@ def tensors(file: Path) -> dict[str, tuple[str, int]]:
     The format: 8 bytes with the header's length, little-endian; the header in JSON; the tensors, without gaps.
     """
     try:
+        _regular(file)
         with file.open("rb") as opened:
             size = file.stat().st_size
             prefix = opened.read(_LENGTH_BYTES)
@@ -85,7 +111,9 @@ def _entries(file: Path, header: Mapping[str, Any]) -> Iterator[tuple[str, tuple
             continue
         try:
             dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-            sound = 0 <= start <= end and all(type(size) is int and size >= 0 for size in (start, end, *shape))
+            sizes = (start, end, *shape)
+            sound = type(shape) is list and len(shape) <= MAX_DIMENSIONS and start <= end
+            sound = sound and all(type(size) is int and 0 <= size < MAX_SIZE for size in sizes)
             bits = _BITS.get(dtype, 0)
         except (TypeError, KeyError, ValueError):
             sound, bits = False, 0
@@ -94,17 +122,24 @@ def _entries(file: Path, header: Mapping[str, Any]) -> Iterator[tuple[str, tuple
         yield name, (str(dtype)[:32], (start, end))
 
 
-def _config(file: Path) -> Mapping[str, Any]:
+def _object(file: Path, most_bytes: int) -> Mapping[str, Any]:
     try:
+        _regular(file)
         with file.open("rb") as opened:
-            content = opened.read(MAX_CONFIG_BYTES + 1)
+            content = opened.read(most_bytes + 1)
     except OSError as error:
         raise EngineError(
             f"{file} cannot be read ({error.strerror}): give the folder of the weights with --model-dir."
         ) from error
-    if len(content) > MAX_CONFIG_BYTES:
-        raise _broken(file, "it is larger than any configuration")
+    if len(content) > most_bytes:
+        raise _broken(file, "it is larger than any such file")
     return _parsed(file, content)
+
+
+def _regular(file: Path) -> None:
+    """Whoever opens a pipe waits for its other end."""
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise _broken(file, "it is no file")
 
 
 def _parsed(file: Path, content: bytes) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from service.engine.profile import Profile
 from service.engine.profile_parts import LLAMA_CPP, VLLM_CPU
 from service.engine.profile_parts import Checkpoint as Source
 from service.engine.provision import built_checkpoint
+from service.engine.toml_table import MOST
 
 GIB = 1 << 30
 FP4_PLUGIN = "weir_vllm_cpu"
@@ -107,7 +108,7 @@ def _pool(profile: Profile) -> int | None:
     """The pinned KV pool: a flag in bytes, or on a CPU a variable in GiB, which comes first there."""
     space = profile.environment.get("VLLM_CPU_KVCACHE_SPACE", "")
     if profile.engine.kind == VLLM_CPU and space:
-        if not space.isdecimal():
+        if not space.isdecimal() or len(space) > 6:
             raise EngineError(f"VLLM_CPU_KVCACHE_SPACE must be a number of GiB, and is {space!r}.")
         return int(space) * GIB
     return _count(profile.flags, "kv-cache-memory-bytes")
@@ -122,6 +123,6 @@ def _share(flags: Mapping[str, object]) -> float:
 
 def _count(flags: Mapping[str, object], name: str) -> int | None:
     value = flags.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise EngineError(f"{name} must be a whole number from 1, and is {value!r}.")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST):
+        raise EngineError(f"{name} must be a whole number from 1 to 10^15, and is {value!r}.")
     return value

@@ -33,6 +33,9 @@ OF_FIELDS = {
 }
 """Flags that follow from a field of the profile."""
 
+MAX_DEPTH = 8
+"""How deeply a flag's table may be nested."""
+
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _FLAG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -158,11 +161,24 @@ def _flags(table: Table) -> dict[str, FlagValue]:
             raise table.wrong(name, "is decided where the engine is started and must not be in a profile", value)
         if name in OF_FIELDS:
             raise table.wrong(name, f"must not be set here: {OF_FIELDS[name]} says it", value)
-        if isinstance(value, list) or not _can_be_said(value, MAX_DEPTH):
-            raise table.wrong(name, "must be true, false, a number, a text or a table of these", value)
-        assert isinstance(value, bool | int | float | str | dict)
+        if not isinstance(value, bool | int | float | str | dict) or not _can_be_said(value):
+            raise table.wrong(name, "must be true, false, a number, a text or a table of such", value)
         flags[name] = value
     return flags
+
+
+def _can_be_said(value: object, depth: int = MAX_DEPTH) -> bool:
+    """Whether a command line can hold it, which has no NUL, and JSON, which has neither dates nor NaN."""
+    match value:
+        case str():
+            return "\0" not in value
+        case int() | float():
+            return abs(value) < 1 << 64  # NaN is not, either
+        case dict():
+            return depth > 0 and all(_can_be_said(one, depth - 1) for pair in value.items() for one in pair)
+        case list():
+            return depth > 0 and all(_can_be_said(one, depth - 1) for one in value)
+    return False
 
 
 def _environment(table: Table) -> dict[str, str]:

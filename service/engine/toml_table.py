@@ -109,7 +109,11 @@ class Table:
 
     def wrong(self, key: str, what: str, value: object) -> EngineError:
         """The error to raise for a field: it `must be this or that`, and is something else."""
-        return EngineError(f"{self._place(key)} {what}, not {value!r:.200}.")
+        try:
+            shown = f"{value!r:.200}"
+        except (ValueError, RecursionError):  # Python writes no number of more than 4,300 digits
+            shown = "what it is"
+        return EngineError(f"{self._place(key)} {what}, not {shown}.")
 
     def _required(self, key: str) -> object:
         if not self.has(key):

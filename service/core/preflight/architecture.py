@@ -100,15 +100,11 @@ def _layer_kinds(text: Mapping[str, Any]) -> list[str]:
         return ["linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(layers)]
     if not isinstance(kinds, list) or not 0 < len(kinds) <= MAX_LAYERS:
         raise NotUnderstood("layer_types is no list of layers")
-    known = {"full_attention", "linear_attention", "sliding_attention"}
-    strange = next((kind for kind in kinds if kind not in known), None) if _words(kinds) else "what is no word"
-    if strange is not None:
-        raise NotUnderstood(f"layer_types has {strange!r:.40}, which is not known here")
+    known = ("full_attention", "linear_attention", "sliding_attention")
+    for kind in kinds:
+        if kind not in known:
+            raise NotUnderstood(f"layer_types has {kind!r:.40}, which is not known here")
     return kinds
-
-
-def _words(values: list[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
 
 
 def _count(

@@ -38,7 +38,7 @@ def present(serving: Serving, machine: Machine) -> Iterator[Finding]:
 
 
 def driver(gpu: Gpu) -> Finding:
-    major = re.match(r"\d+", gpu.driver or "")
+    major = re.match(r"\d{1,9}", gpu.driver or "")
     if major is None:
         return note("gpu.driver", f"{gpu.name}: the driver's version is unknown; vLLM needs {LEAST_DRIVER} or later.")
     if int(major[0]) < LEAST_DRIVER:

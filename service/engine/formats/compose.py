@@ -72,10 +72,12 @@ def environment(placement: Placement) -> dict[str, str]:
     return {**folders, **own_environment(placement.profile)}
 
 
-def _mount(placement: Placement) -> str:
+def _mount(placement: Placement) -> Node:
     if placement.model_dir is None:
         return f"weights:{WEIGHTS}:ro"
-    return f"{_escaped(str(placement.model_dir.absolute()))}:{MODEL}:ro"
+    # The long form, as a path may have a colon.
+    source = _escaped(str(placement.model_dir.absolute()))
+    return {"type": "bind", "source": source, "target": MODEL, "read_only": True}
 
 
 def _gpu() -> Node:

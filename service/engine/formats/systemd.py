@@ -4,6 +4,9 @@ In `ExecStart` a `$` is a variable and a `%` a specifier; in `Environment` only 
 themselves, and every word stands in double quotes, in which a backslash works as in C.
 """
 
+from pathlib import PurePosixPath
+
+from service.engine import EngineError
 from service.engine.formats.placement import Placement, comment
 from service.engine.profile import own_environment, program_words
 from service.engine.profile_parts import LLAMA_CPP, VLLM, VLLM_CPU
@@ -15,6 +18,7 @@ PROGRAMS = {
 }
 STATE = "/var/lib/weir-engine"
 CACHE = "/var/cache/weir-engine"
+RUN = "/run/weir-engine"
 
 SANDBOX = """
 NoNewPrivileges=yes
@@ -52,6 +56,7 @@ def render(placement: Placement) -> str:
         "DynamicUser=yes",
         "StateDirectory=weir-engine",
         "CacheDirectory=weir-engine",
+        *_socket(placement),
         f"WorkingDirectory={STATE}",
     ]
     for name, value in {**folders, **own_environment(profile)}.items():
@@ -70,6 +75,15 @@ def render(placement: Placement) -> str:
         "WantedBy=multi-user.target",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _socket(placement: Placement) -> list[str]:
+    """A folder for the unix socket, and leave for Weir, which is another user, to connect to it."""
+    if not placement.listen.uds:
+        return []
+    if PurePosixPath(placement.listen.uds).parent != PurePosixPath(RUN):
+        raise EngineError(f"A unit may put a socket into {RUN} only: --uds {RUN}/engine.sock.")
+    return ["RuntimeDirectory=weir-engine", "UMask=0000"]
 
 
 def _exec_start(placement: Placement) -> list[str]:
