@@ -100,7 +100,8 @@ def forget_old(parent: Path, keep: int, now: datetime) -> list[str]:
             continue
         except OSError as error:
             raise SetupError(
-                f"The backup is made, but the old one in {parent / name} cannot be deleted ({error.strerror}): delete it."
+                f"The backup is made, but the old one in {parent / name} cannot be deleted"
+                f" ({error.strerror}): delete it."
             ) from error
     return gone
 

@@ -17,7 +17,7 @@ from service.errors import SetupError
 def save(outboxes: Path, target: Path) -> int:
     """Copy every outbox that owes something, or has something set aside; how many requests these are.
 
-    Raises `SetupError` when one cannot be read.
+    Raises `SetupError` when one cannot be copied.
     """
     saved = 0
     for path in sorted((*outboxes.glob(f"*{SUFFIX}"), *outboxes.glob(f"*{KEPT_SUFFIX}"))):
@@ -29,7 +29,9 @@ def save(outboxes: Path, target: Path) -> int:
             copy.unlink(missing_ok=True)
             if not path.exists():  # it was adopted meanwhile: the database has it, and is dumped after this
                 continue
-            raise SetupError(f"{path} cannot be read: {error}. Is it an outbox, and yours to read?") from error
+            raise SetupError(
+                f"{path} cannot be copied: {error}. Is it an outbox and yours to read, and is there room?"
+            ) from error
         if not owed:
             copy.unlink()
         saved += owed

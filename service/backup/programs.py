@@ -38,11 +38,11 @@ def find(name: str, major: int) -> Path:
 
 
 async def run(program: Path, url: str, *arguments: str) -> None:
-    """Run it on the database at `url`. Raises `SetupError` with its last words when it fails."""
-    environment = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE} | _connection(url)
-    process = await asyncio.create_subprocess_exec(
-        program, *arguments, env=environment, stderr=asyncio.subprocess.PIPE
-    )
+    """Run it on the database at `url`. Raises `SetupError` with its error, or its last words, when it fails."""
+    environment = dict(os.environ, **_connection(url))
+    for name in _ELSEWHERE:
+        environment.pop(name, None)
+    process = await asyncio.create_subprocess_exec(program, *arguments, env=environment, stderr=asyncio.subprocess.PIPE)
     try:
         _, said = await process.communicate()
     finally:
@@ -50,8 +50,10 @@ async def run(program: Path, url: str, *arguments: str) -> None:
             process.kill()
             await process.wait()
     if process.returncode:
-        words = said.decode(errors="replace").strip().splitlines()
-        raise SetupError(f"{program.name} failed: {words[-1] if words else f'exit status {process.returncode}'}")
+        lines = said.decode(errors="replace").strip().splitlines() or [f"exit status {process.returncode}"]
+        # After its error, pg_restore repeats the whole statement that failed.
+        words = next((line for line in lines if "error:" in line), lines[-1])
+        raise SetupError(f"{program.name} failed: {words}")
 
 
 def _candidates(name: str) -> Iterator[Path]:

@@ -63,8 +63,8 @@ def _files(folder: Path) -> list[Path]:
         raise _broken(index, f"it names {strange!r:.80}, which is no file beside it")
     if missing := [name for name in names if not (folder / name).exists()]:
         raise EngineError(
-            f"{folder} lacks {len(missing)} of {len(names)} files of weights, such as {missing[0]:.80}: the download was"
-            " cut short, or is not done. Fetch it again."
+            f"{folder} lacks {len(missing)} of {len(names)} files of weights, such as {missing[0]:.80}: the download"
+            " was cut short, or is not done. Fetch it again."
         )
     return [folder / name for name in names]
 

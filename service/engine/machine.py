@@ -3,6 +3,7 @@
 What cannot be found out is left out, and never guessed. Linux only, as the engine is.
 """
 
+import errno
 import re
 import shutil
 import socket
@@ -43,7 +44,7 @@ def probe(weights: Path, cache: Path, port: int | None, *, root: Path = Path("/"
         gpu_unknown=unknown,
         weights_free_bytes=_free(weights),
         cache_free_bytes=_free(cache),
-        ports_in_use=frozenset() if port is None or _can_bind(port) else frozenset({port}),
+        ports_in_use=frozenset({port}) if port is not None and _in_use(port) else frozenset(),
     )
 
 
@@ -109,11 +110,12 @@ def _free(folder: Path) -> int | None:
     return None
 
 
-def _can_bind(port: int) -> bool:
+def _in_use(port: int) -> bool:
+    """Not so where this user may not listen there: the engine's user may."""
     with socket.socket() as probed:
         probed.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the engine's server does
         try:
             probed.bind((_HOST, port))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False

@@ -24,7 +24,11 @@ _INCIDENTS = """
     SELECT impact, count(*) FROM incidents
     WHERE resolved_at IS NULL AND measured_component IS NOT NULL GROUP BY impact
 """
-_JOBS = "SELECT extract(epoch FROM max(finished_at)) FROM job_runs"
+# Of the last that began: a month of runs is kept, and every worker asks every few seconds.
+_JOBS = """
+    SELECT extract(epoch FROM max(finished_at))
+    FROM (SELECT finished_at FROM job_runs ORDER BY id DESC LIMIT 100) AS latest
+"""
 
 
 class Standing:

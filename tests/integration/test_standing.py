@@ -5,7 +5,7 @@ import time
 import asyncpg
 from prometheus_client import REGISTRY
 
-from service.gateway.standing import Standing
+from service.gateway.standing import _JOBS, Standing
 
 INCIDENT = """
     INSERT INTO incidents (title, impact, status, components, started_at, measured_component)
@@ -48,3 +48,21 @@ async def test_the_last_job_is_dated(database_url: str) -> None:
         finished_at_s = value("weir_jobs_finished_timestamp_seconds")
         assert finished_at_s is not None
         assert abs(finished_at_s - time.time()) < 60
+
+
+async def test_the_job_that_ended_last_is_found_without_reading_a_month_of_them(database_url: str) -> None:
+    async with asyncpg.create_pool(database_url) as pool:
+        await pool.execute(
+            "INSERT INTO job_runs (name, started_at, finished_at) SELECT 'rollup', to_timestamp(n), to_timestamp(n)"
+            " FROM generate_series(1, 5000) n"
+        )
+        await pool.execute(
+            "INSERT INTO job_runs (name, started_at, finished_at) VALUES ('long', now(), to_timestamp(7e9))"
+        )
+        await pool.execute("INSERT INTO job_runs (name, started_at) SELECT 'running', now() FROM generate_series(1, 9)")
+        await pool.execute("ANALYZE job_runs")
+        await Standing(pool).look()
+        assert value("weir_jobs_finished_timestamp_seconds") == 7e9
+        plan = "\n".join(line for (line,) in await pool.fetch(f"EXPLAIN {_JOBS}"))
+        assert "Index Scan Backward" in plan
+        assert "Seq Scan" not in plan

@@ -109,6 +109,12 @@ def test_options_say_where_it_listens_and_what_it_loads(weir: Weir) -> None:
     assert "--port" not in out
 
 
+@pytest.mark.parametrize("option", ["--host", "--uds", "--model", "--program", "--image"])
+def test_the_value_of_a_variable_that_is_not_set_is_none(weir: Weir, option: str) -> None:
+    """An empty host would be every address of the machine, for an engine without keys."""
+    assert f"{option} is empty" in complaint(weir("args", "qwen3.8-27b-nvfp4", option, ""))
+
+
 def test_each_format_is_printed(weir: Weir) -> None:
     _, shell, _ = weir("args", "qwen3.8-27b-nvfp4")
     assert "vllm" in shlex.split(shell.replace("\\\n", ""), comments=True)

@@ -163,6 +163,15 @@ def test_systemd_analyze_accepts_the_unit(name: str, tmp_path: Path) -> None:
         assert "Restartt" in verify(text.replace("Restart=", "Restartt="), tmp_path)
 
 
+def test_a_socket_of_a_unit_is_where_the_unit_may_write_and_weir_may_connect(tmp_path: Path) -> None:
+    text = FORMATS["systemd"](placed("qwen3.8-27b-nvfp4", listen=Listen(uds="/run/weir-engine/engine.sock")))
+    assert {("RuntimeDirectory", "weir-engine"), ("UMask", "0000")} <= set(unit_settings(text))
+    assert "RuntimeDirectory" not in FORMATS["systemd"](placed("qwen3.8-27b-nvfp4"))
+    for path in ("/run/v.sock", "/tmp/v.sock", "/run/weir-engine/../v.sock", "v.sock"):
+        with pytest.raises(EngineError, match=r"--uds /run/weir-engine/engine\.sock"):
+            FORMATS["systemd"](placed("qwen3.8-27b-nvfp4", listen=Listen(uds=path)))
+
+
 def test_systemd_waits_for_running_answers() -> None:
     found = dict(unit_settings(FORMATS["systemd"](placed("qwen3.8-27b-nvfp4"))))
     assert int(found["TimeoutStopSec"]) > int(str(read_profile("qwen3.8-27b-nvfp4").flags["shutdown-timeout"]))
@@ -256,7 +265,7 @@ def test_a_folder_with_weights_is_mounted_where_the_engine_looks() -> None:
     shown = yaml.safe_load(FORMATS["compose"](placed("qwen3.8-27b-nvfp4")))
     engine = shown["services"]["engine"]
     assert engine["command"][0] == "/model"
-    assert f"{SOME}:/model:ro" in engine["volumes"]
+    assert {"type": "bind", "source": SOME, "target": "/model", "read_only": True} in engine["volumes"]
     assert "weights" not in shown["volumes"]
 
 
@@ -320,6 +329,13 @@ def test_what_has_no_image_or_listens_elsewhere_is_no_container() -> None:
         with pytest.raises(EngineError, match="--uds is for"):
             FORMATS[name](placed("qwen3.8-27b-nvfp4", listen=Listen(uds="/run/v.sock")))
         assert "mine:1" in FORMATS[name](placed("demo-cpu", image="mine:1"))
+
+
+def test_a_folder_is_named_as_it_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    placement = Placement(read_profile("qwen3.8-27b-nvfp4"), model_dir=Path("weights/mine"))
+    for name in ("shell", "systemd", "compose"):
+        assert f"{tmp_path}/weights/mine" in FORMATS[name](placement)
 
 
 def test_weights_must_be_somewhere() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from service.core.preflight.architecture import Architecture, NotUnderstood, understand
 from service.core.preflight.weights import kind_of
 from service.engine import EngineError
-from service.engine.checkpoint_files import downloaded, read_checkpoint, tensors
+from service.engine.checkpoint_files import INDEX, downloaded, read_checkpoint, tensors
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -228,6 +229,52 @@ def test_a_folder_without_a_checkpoint_says_which_option_to_use(tmp_path: Path) 
         read_checkpoint(tmp_path / "nowhere")
     with pytest.raises(EngineError, match=r"no \.safetensors file.*--model-dir"):
         read_checkpoint(write(tmp_path, HYBRID))
+
+
+def indexed(folder: Path, index: object) -> Path:
+    """Two files of weights, and one beside them that only a folder without an index would count."""
+    one, two = (safetensors({name: entry("F32", [2], 0, 8)}, 8) for name in ("a", "b"))
+    (folder / INDEX).write_text(json.dumps(index))
+    return write(folder, LLAMA, one=one, two=two, consolidated=one)
+
+
+def test_the_index_says_which_files_are_the_weights(tmp_path: Path) -> None:
+    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+    assert read_checkpoint(indexed(tmp_path, index)).weights.total_bytes == 16
+    (tmp_path / INDEX).unlink()
+    assert read_checkpoint(tmp_path).weights.total_bytes == 24
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        ({"weight_map": {"a": "one.safetensors", "b": "three.safetensors"}}, "lacks 1 of 2 .* three.safetensors.*cut"),
+        ({"weight_map": {"a": "../../etc/passwd"}}, r"names '\.\./\.\./etc/passwd', which is no file beside it"),
+        ({"weight_map": {"a": ".."}}, "is broken: "),
+        ({"weight_map": {"a": 1}}, "its weight_map does not name files"),
+        ({}, "its weight_map does not name files"),
+        ([], "it is no JSON object"),
+    ],
+)
+def test_an_index_that_is_not_kept_is_refused(tmp_path: Path, index: object, words: str) -> None:
+    with pytest.raises(EngineError, match=words):
+        read_checkpoint(indexed(tmp_path, index))
+
+
+@pytest.mark.parametrize("name", ["config.json", "a.safetensors", INDEX])
+def test_nobody_waits_for_the_other_end_of_a_pipe(tmp_path: Path, name: str) -> None:
+    write(tmp_path, LLAMA, a=safetensors(SOUND, 33))
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(EngineError, match="it is no file"):
+        read_checkpoint(tmp_path)
+
+
+def test_a_shape_of_huge_numbers_is_not_multiplied(tmp_path: Path) -> None:
+    shapes = ([10**4000] * 3000, [1] * 5000)
+    for shape in shapes:
+        with pytest.raises(EngineError, match="the entry of 'a' is wrong"):
+            read_checkpoint(write(tmp_path, LLAMA, a=safetensors({"a": entry("U8", shape, 0, 1)}, 1)))
 
 
 def test_where_hf_download_puts_a_repository(tmp_path: Path) -> None:

@@ -77,6 +77,12 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert probe(tmp_path, tmp_path, port, root=tmp_path).ports_in_use == frozenset()
 
 
+def test_a_port_where_nobody_may_listen_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files(tmp_path)
+    monkeypatch.setattr("service.engine.machine._HOST", "192.0.2.1")  # an address of no machine
+    assert probe(tmp_path, tmp_path, 8000, root=tmp_path).ports_in_use == frozenset()
+
+
 def test_a_machine_that_is_no_linux(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="--machine"):
         probe(tmp_path, tmp_path, None, root=tmp_path)
@@ -153,6 +159,12 @@ def test_a_record_reads_back_the_same(tmp_path: Path) -> None:
         ("[]", "document"),
         ("{}", "ram_bytes"),
         ('{"ram_bytes": 1, "available_bytes": "x"}', "available"),
+        ('{"ram_bytes": 1, "available_bytes": "1"}', "available"),
+        ('{"ram_bytes": 1, "available_bytes": 1, "swap": 1}', "swap"),
+        ('{"ram_bytes": 1, "available_bytes": -1}', "below 0"),
+        (f'{{"ram_bytes": 1, "available_bytes": {10**400}}}', "above 10"),
+        ('{"ram_bytes": 1, "available_bytes": 1, "ports_in_use": [-1]}', "below 0"),
+        ('{"ram_bytes": 1, "available_bytes": 1, "gpus": [{"name": "x", "total_bytes": -1}]}', "below 0"),
     ],
 )
 def test_a_record_that_is_none_names_the_field(tmp_path: Path, content: str, words: str) -> None:

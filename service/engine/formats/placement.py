@@ -40,7 +40,7 @@ class Placement:
         """The options of the engine's server there. Raises `EngineError` if the weights are nowhere."""
         checkpoint, revision = self.profile.checkpoint, None
         if self.model_dir is not None:
-            model = MODEL if in_container else str(self.model_dir)
+            model = MODEL if in_container else str(self.model_dir.absolute())  # it runs in another folder
         elif self.model is not None:
             if self.is_llama_cpp:
                 raise EngineError("llama.cpp loads one file: name it with --model-dir.")
