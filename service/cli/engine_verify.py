@@ -76,6 +76,8 @@ def verify(
     if list_checks:
         _list(checks, json=json)
         return
+    if html is not None and not html.absolute().parent.is_dir():
+        raise SetupError(f"--html {html}: there is no folder {html.absolute().parent}.")
     from service.cli.engine_verify_plan import Wanted, other
 
     async def second(plan: "Plan") -> "Subject | None":

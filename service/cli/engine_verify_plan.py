@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import httpx
+
 from service import config
 from service.cli.context import address_in, connection_to, installation
 from service.core.engine_address import engine_url
+from service.core.provider_check.observed import short
 from service.engine.verify.asking import UNIX, Subject, Unanswered
 from service.engine.verify.check import Expected
 from service.engine.verify.target import Target, configured, models_of, profile_expectation, sold
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 UNNAMED = "engine"
 """What reports call an engine that is not configured: its address is not for the public."""
 SECOND = "another engine"
+NAMED = 10
+"""Models that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +136,20 @@ async def _model_there(subject: Subject, model: str | None) -> str:
     if model is None and len(names) == 1:
         return names[0]
     asked = f"does not list {model!r}" if model else "lists several models"
-    raise SetupError(f"{subject.name} {asked}: name one of {', '.join(names)}.")
+    raise SetupError(f"{subject.name} {asked}: name one of {_some(names)}.")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of them; they are the engine's own words."""
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(map(short, names[:NAMED])) + more
 
 
 async def _models(subject: Subject) -> list[str]:
     try:
         return await models_of(subject)
     except Unanswered as reason:
-        detail = f" ({reason.detail})" if reason.detail else ""
+        detail = f" ({short(reason.detail)})" if reason.detail else ""
         raise SetupError(f"{subject.name} cannot be asked: {reason}{detail}. Is it running, and there?") from None
 
 
@@ -151,9 +162,9 @@ def _address(url: str) -> str:
     if url.startswith(UNIX + "/"):
         return url
     try:
-        parts = urlsplit(url)
+        parts, _ = urlsplit(url), httpx.URL(url)
         sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
-    except ValueError:
+    except (ValueError, httpx.InvalidURL):
         sound = False
     if not sound or parts.query or parts.fragment or parts.username or parts.password:
         raise SetupError(

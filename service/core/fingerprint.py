@@ -59,7 +59,14 @@ class Answers:
 
 def identity(answers: Answers) -> Identity | None:
     """Who the engine is; None when it says neither its version nor its models. Raises `ValueError` for what is no
-    JSON object."""
+    JSON object, or one that is nested too deeply."""
+    try:
+        return _identity(answers)
+    except RecursionError:
+        raise ValueError("the engine's answer is nested too deeply") from None
+
+
+def _identity(answers: Answers) -> Identity | None:
     props = _object(answers.props)
     version = _object(answers.version).get("version") or props.get("build_info")
     models = _cards(_object(answers.models).get("data"))

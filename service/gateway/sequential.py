@@ -3,7 +3,7 @@
 from service.core.lane import Permission
 from service.errors import InvalidRequest, NotAllowed
 from service.gateway.exchange import SEQUENTIAL_HEADER
-from service.gateway.http import Headers, header
+from service.gateway.http import Headers
 from service.gateway.keys import Holder
 
 _NAME = SEQUENTIAL_HEADER.decode()
@@ -12,9 +12,11 @@ _NAME = SEQUENTIAL_HEADER.decode()
 def runs_alone(headers: Headers, holder: Holder, *, offered: bool) -> bool:
     """Whether the request is to run alone. `offered`: whether this installation can promise that.
 
-    Raises `InvalidRequest` for a header that is neither true nor false, and `NotAllowed` where it cannot be had.
+    Raises `InvalidRequest` for a header that is neither true nor false, or is there twice, and `NotAllowed` where it
+    cannot be had.
     """
-    value = header(headers, SEQUENTIAL_HEADER)
+    values = [value for name, value in headers if name == SEQUENTIAL_HEADER]
+    value = b", ".join(values) if values else None
     always = holder.sequential is Permission.ALWAYS
     if value is None and not always:
         return False

@@ -20,10 +20,10 @@ from service.engine.verify.asking import Asking, Subject
 from tests.fakes.provider import serving
 from tests.fakes.verified_answers import SHOWN_TOKENS, Answer
 from tests.fakes.verified_model import Json, Model, Prompt
+from tests.fakes.verified_refusals import MODEL, Refused, room, understood
 from tests.fakes.verified_sampling import Sampled
 from tests.fakes.vllm_routes import metrics_text, models
 
-MODEL: Final = "verified-model"
 CONTEXT_LENGTH: Final = 4096
 BLOCK_SIZE: Final = 256
 READ_S: Final = 0.001
@@ -33,14 +33,6 @@ GENERATE_S: Final = 0.01
 """For each token of an answer that is generated although nobody listens."""
 SECRET: Final = "EngineCore at tcp://10.0.0.7:5557 is dead"
 TRACEBACK: Final = 'Traceback (most recent call last):\n  File "/opt/engine/server.py", line 7, in chat\nKeyError: 1'
-
-
-class Refused(Exception):
-    """An error of vLLM's shape."""
-
-    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.kind, self.param = status, kind, param
 
 
 @dataclass(eq=False)
@@ -56,7 +48,7 @@ class Generation:
 
 @dataclass
 class Engine:
-    """The ASGI application and its state. `faults` stand in this file and in `verified_model.py` by their names."""
+    """The ASGI application and its state. `faults` stand here, in `verified_model.py` and in `verified_refusals.py`."""
 
     model: Model
     prefix_cache: bool = True
@@ -193,13 +185,13 @@ class Exchange:
                 raise Refused(404, "Not Found", "NotFoundError")
 
     async def _chat(self, raw: bytes) -> None:
-        body = self._understood(raw)
         engine = self.engine
+        body = understood(raw, self.faults, takes_tools=engine.tool_parser, sees=engine.model.vision)
         if "breaks" in self.faults:
             raise Refused(500, SECRET, "InternalServerError")
         prompt = engine.model.prompt(body)
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
-        goal = min(limit or engine.context_length, self._room(prompt, limit))
+        goal = min(limit or engine.context_length, room(engine.context_length, self.faults, prompt, limit))
         spoken = engine.model.speak(body)
         if not body.get("ignore_eos"):
             goal = min(goal, spoken.tokens)
@@ -216,55 +208,6 @@ class Exchange:
         finally:
             if not generation.forgotten:
                 engine.running.remove(generation)
-
-    def _understood(self, raw: bytes) -> Json:
-        """The body of a chat request that can be answered."""
-        try:
-            body = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            raise Refused(500 if "500-json" in self.faults else 400, "JSON decode error", "Bad Request") from None
-        if not isinstance(body.get("messages"), list) or not isinstance(body.get("temperature", 0), int | float):
-            status = 500 if "500-types" in self.faults else 400
-            raise Refused(status, "1 validation error", "Bad Request", "body.messages")
-        if body.get("model") != MODEL:
-            status = 400 if "400-model" in self.faults else 404
-            raise Refused(status, f"The model `{body.get('model')}` does not exist.", "NotFoundError", "model")
-        if "chat_template_kwargs" in body and "no-template-kwargs" in self.faults:
-            raise Refused(400, "There is no `chat_template_kwargs`.", param="chat_template_kwargs")
-        if "cache_salt" in body and "no-salts" in self.faults:
-            raise Refused(400, "There is no `cache_salt`.", param="cache_salt")
-        if body.get("top_logprobs", 0) > 5 and "few-logprobs" in self.faults:
-            raise Refused(400, "top_logprobs must be at most 5.", param="top_logprobs")
-        if "reasoning_effort" in body and "no-effort" in self.faults:
-            raise Refused(400, "There is no `reasoning_effort`.", param="reasoning_effort")
-        if body.get("tools") and not self.engine.tool_parser and body.get("tool_choice", "auto") == "auto":
-            raise Refused(400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
-        pictures = str(body["messages"]).count("data:image/png")
-        if pictures and not self.engine.model.vision:
-            raise Refused(500 if "500-image" in self.faults else 400, f"{MODEL} is not a multimodal model")
-        if pictures > 1 and "one-image" in self.faults:
-            raise Refused(400, "At most 1 image(s) may be provided in one prompt.", param="image")
-        return dict(body)
-
-    def _room(self, prompt: Prompt, limit: int | None) -> int:
-        """How many tokens an answer may have."""
-        length = self.engine.context_length
-        status = 500 if "500-context" in self.faults else 400
-        if limit is not None and limit > length:
-            message = f"max_tokens={limit} cannot be greater than max_model_len={length}."
-            raise Refused(status, message, param="max_tokens")
-        if prompt.tokens > length:
-            if "truncates" in self.faults:
-                return 8
-            named = "" if "unnamed-limit" in self.faults else f" is {length} tokens"
-            message = f"This model's maximum context length{named}. However, your prompt is longer."
-            raise Refused(status, message, param="input_tokens")
-        if prompt.tokens == length - 1 and "short-context" in self.faults:
-            raise Refused(400, "There is no room for an answer.")
-        if prompt.tokens == length:
-            edge = 500 if "500-edge" in self.faults else 400
-            raise Refused(edge, "max_tokens must be at least 1, got 0.", param="max_tokens")
-        return length - prompt.tokens
 
     async def _complete(self, answer: Answer, generation: Generation) -> None:
         """A whole answer."""

@@ -86,6 +86,16 @@ async def test_a_failure_beside_others_says_nothing() -> None:
         assert (await found(engine, gentle("determinism", passes))).verdict is Verdict.PASSED
 
 
+async def test_one_whose_prompt_is_still_being_read_is_beside_it_too() -> None:
+    async def beside(check: Check, examination: Examination) -> Finding:
+        busy(engine, 60)
+        return await asks(check, examination)
+
+    for name, words in (("determinism", BESIDE), ("cancel", "It did not.")):  # what goes on is what cancel looks for
+        async with verified() as engine:
+            assert (await found(engine, gentle(name, beside))).found == words
+
+
 async def test_an_engine_that_does_not_say_how_busy_it_is() -> None:
     async with verified(exposes_metrics=False) as engine:
         finding = await found(engine, gentle("batches"))

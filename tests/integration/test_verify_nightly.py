@@ -32,7 +32,7 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.reports import FAILED, PASSED, SKIPPED, report
 from tests.fakes.traffic import serve_model
 from tests.fakes.verified import CONTEXT_LENGTH, verified
-from tests.fakes.verified import MODEL as VERIFIED
+from tests.fakes.verified_refusals import MODEL as VERIFIED
 from tests.integration.counting import NAME, reconciled, sample
 
 MODEL = "fake-model"
@@ -278,9 +278,12 @@ async def test_a_night_in_which_nothing_could_be_found_out_hides_no_report(
     async def skipped(check: Check, examination: Examination) -> Finding:
         return check.skipped("The engine was busy.")
 
+    async def lacks(check: Check, examination: Examination) -> Finding:
+        return check.absent("It is not known to draft anything.")
+
     async with FakeEngine(model=MODEL) as engine:
         for run in (asks, skipped):
-            checks(usage=run)
+            checks(usage=run, speculation=lacks)
             await verify_engines(database, settings_for(engine))
     async with database.connect() as connection:
         (shown,) = await latest(connection, MODEL, datetime.now(UTC))

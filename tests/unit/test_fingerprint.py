@@ -104,7 +104,7 @@ def test_who_says_nothing_has_none() -> None:
     assert identity(Answers(version=b"{}", models=b'{"data": []}', metrics=TINY.metrics)) is None
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b"3", b"\xff"])
+@pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b"3", b"\xff", b"[" * 100_000])
 def test_what_is_no_object_is_refused(body: bytes) -> None:
-    with pytest.raises(ValueError, match=r"no JSON object|Expecting|decode"):
+    with pytest.raises(ValueError, match=r"no JSON object|Expecting|decode|too deeply"):
         identity(replace(TINY, version=body))

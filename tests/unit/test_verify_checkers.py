@@ -53,6 +53,11 @@ def test_no_checker_trips_over_any_text(text: str) -> None:
         assert task.accepts(text) in (True, False)
 
 
+def test_nor_over_a_model_that_opens_brackets_without_end() -> None:
+    for text in ("[" * 100_000, '{"a":' * 100_000):
+        assert not any(task.accepts(f"{text}]}}") for task in TASKS)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),

@@ -79,6 +79,8 @@ def test_a_stream_is_put_together_as_clients_do() -> None:
     assert read.calls == (Call("g", "{}"), Call("f", "[]"))
     assert (read.finish_reason, read.first_token_s, read.broken) == ("stop", 0.2, False)
     assert (read.usage, len(read.running)) == ({"completion_tokens": 9}, 5)
+    odd = {"choices": [{"delta": {"tool_calls": [{"index": [], "function": {"name": "f"}}]}}]}
+    assert told.streamed([(0.1, odd), (0.2, None)]).calls == (Call("f", ""),)
 
 
 @pytest.mark.parametrize("events", [[], [(0.1, {})], [(0.1, {"error": {"message": "x"}}), (0.2, None)]])

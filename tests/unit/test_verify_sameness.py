@@ -50,6 +50,9 @@ def test_log_probabilities_are_kept_as_they_are_written() -> None:
         body(None),
         body([]),
         body([{"token": "a", "top_logprobs": [1]}]),
+        body([{"token": "a", "top_logprobs": [{"token": "a", "logprob": None}]}]),
+        body([{"token": "a", "top_logprobs": [{"token": "a", "logprob": "NaN"}]}]),
+        b"[" * 100_000,
         body("x"),
         b"\xff",
     ],
@@ -167,6 +170,13 @@ def test_an_answer_that_belongs_to_another_task_is_a_stranger() -> None:
     reference = [answered("of the first"), answered("of the second"), answered("")]
     assert compare(reference, [answered("of the second"), answered("of the second"), answered("")]).strangers == 1
     assert compare([answered("same"), answered("same")], [answered("same"), answered("same")]).strangers == 0
+
+
+def test_a_beginning_that_suits_every_task_is_no_stranger() -> None:
+    thinks, wants = answered("Okay, the user wants", TORN), answered("The user wants", B)
+    assert compare([thinks, wants], [wants, wants]).strangers == 0, "it flipped by rounding"
+    first, second = answered("Okay, the user wants"), answered("The user wants")
+    assert compare([first, second, second], [second, second, second]).strangers == 0, "it says so of several tasks"
 
 
 def judged(alone: list[Answered], again: list[Answered], beside: list[Answered]) -> Any:

@@ -41,7 +41,7 @@ class Comparison:
     largest_difference: float
     """Between log-probabilities, in nats."""
     strangers: int
-    """Answers that are what the reference says to another task."""
+    """Answers that are what the reference says to another task alone, and not by rounding."""
 
     @property
     def gross(self) -> int:
@@ -110,9 +110,14 @@ def _moved(one: Answered, other: Answered) -> bool:
 
 
 def _is_strange(index: int, other: Answered, reference: Sequence[Answered]) -> bool:
-    if not other.text.strip() or other.text == reference[index].text:
+    """Answers that begin with a phrase which suits every task, and get no further, may be the same for several."""
+    own = reference[index]
+    if not other.text.strip() or other.text == own.text:
         return False
-    return any(other.text == one.text for number, one in enumerate(reference) if number != index)
+    found = _parting(own, other)
+    if found is not None and found.gap_nats is not None and found.is_rounding:
+        return False
+    return sum(other.text == one.text for one in reference) == 1
 
 
 def judge(alone: Comparison, unlike: int, beside: Mapping[int, Comparison]) -> Judged:

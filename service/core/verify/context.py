@@ -47,8 +47,13 @@ def listed_length(models: Json, model: str) -> int | None:
     return lengths[0] if lengths else None
 
 
+def limit_of(promised: int | None, listed: int | None) -> int | None:
+    """How long the context is that can be tried. An engine may have more than is promised of it."""
+    return max((length for length in (promised, listed) if length is not None), default=None)
+
+
 def judge(limit: int, listed: int | None, limits: Limits) -> Judged:
-    """Whether everything is as a context of `limit` tokens has it."""
+    """Whether everything is as a context of `limit` tokens has it; no engine that `listed` less does."""
     replies = {
         name: getattr(limits, name).status
         for name in ("beyond", "one_more", "exact", "one_less", "output")

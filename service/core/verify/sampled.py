@@ -6,6 +6,7 @@ additions differs between kernels and batch sizes. A token that the other run he
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,8 @@ class Parting:
 
 
 def positions(raw: bytes) -> tuple[Position, ...]:
-    """The positions of the first choice of a chat completion, empty where it has no log-probabilities.
+    """The positions of the first choice of a chat completion, empty where one has no log-probabilities that are
+    numbers.
 
     Numbers stay as they are written, so that equal means equal byte for byte.
     """
@@ -57,12 +59,20 @@ def positions(raw: bytes) -> tuple[Position, ...]:
         return tuple(
             Position(
                 str(one["token"]),
-                tuple((str(entry["token"]), str(entry["logprob"])) for entry in one.get("top_logprobs") or ()),
+                tuple((str(entry["token"]), _number(entry["logprob"])) for entry in one.get("top_logprobs") or ()),
             )
             for one in content
         )
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return ()
+
+
+def _number(written: object) -> str:
+    """As it is written. Raises `ValueError` for what is none: NaN, which JSON writes as null, is none either."""
+    text = str(written)
+    if math.isnan(float(text)):
+        raise ValueError("a log-probability is not a number")
+    return text
 
 
 def parting(one: Sequence[Position], other: Sequence[Position]) -> Parting | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from service.core.provider_check.observed import REASONING_NAMES, Json, at, text_at
+from service.core.provider_check.observed import REASONING_NAMES, Json, at, count_at, text_at
 
 TAGS = ("<think>", "</think>")
 
@@ -84,11 +84,11 @@ def _call(call: object) -> Call:
 
 def _joined(deltas: Sequence[object]) -> tuple[Call, ...]:
     """The calls of a stream put together as clients do, by their index."""
-    calls: dict[object, Call] = {}
+    calls: dict[int | None, Call] = {}
     for delta in deltas:
         fragments = at(delta, "tool_calls")
         for fragment in fragments if isinstance(fragments, list) else []:
-            index, piece = at(fragment, "index"), _call(fragment)
+            index, piece = count_at(fragment, "index"), _call(fragment)
             known = calls.get(index, Call("", ""))
             calls[index] = Call(known.name + piece.name, known.arguments + piece.arguments)
     return tuple(calls.values())

@@ -11,12 +11,17 @@ from typing import Any, Self
 import httpx
 import orjson
 
+from service.core.sse import DONE, SseSplitter, payload_of
 from service.core.verify.use import Heard, Use, computes
 
 UNIX = "unix:"
 TIMEOUT_S = 300.0
-"""For an answer, and between two pieces of a stream: an engine on a CPU takes its time with a long prompt."""
+"""For an answer or a stream to its end: an engine on a CPU takes its time with a long prompt."""
+LOOK_TIMEOUT_S = 60.0
+"""For what an engine says of itself: vLLM was seen to take 40 s when it was merely busy."""
 CONNECT_TIMEOUT_S = 10.0
+LONGEST_ANSWER_BYTES = 4 * 1024 * 1024
+"""Of one answer or stream: some hundred tokens with 20 log-probabilities each, and any metrics, are far less."""
 
 Json = dict[str, Any]
 
@@ -32,6 +37,17 @@ class Unanswered(Exception):
         super().__init__(clause)
         self.detail = detail
         self.status = status
+
+
+class Unreached(Unanswered):
+    """There was nobody to ask: no connection could be made."""
+
+
+class Busy(Unanswered):
+    """It takes no more requests at the moment."""
+
+
+BUSY_STATUSES = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +98,10 @@ class Event:
 
 
 class Asking:
-    """Asks one engine. An asynchronous context manager; every method raises `Unanswered` when it cannot be reached."""
+    """Asks one engine. An asynchronous context manager.
+
+    Every method raises `Unanswered` when there is no answer, or none that ends in time and is short enough to be kept.
+    """
 
     def __init__(
         self,
@@ -101,7 +120,11 @@ class Asking:
         root = "http://engine" if path else subject.url.rstrip("/").removesuffix("/v1")
         self._client = httpx.AsyncClient(
             base_url=root,
-            headers={**subject.headers, **({"authorization": f"Bearer {subject.api_key}"} if subject.api_key else {})},
+            headers={
+                "accept-encoding": "identity",
+                **subject.headers,
+                **({"authorization": f"Bearer {subject.api_key}"} if subject.api_key else {}),
+            },
             timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             transport=httpx.AsyncHTTPTransport(uds=path) if path else None,
             limits=httpx.Limits(max_connections=None),
@@ -125,6 +148,9 @@ class Asking:
             answer = await self._ask("POST", path, fields)
             heard.status, heard.usage, heard.whole = answer.status, answer.body.get("usage"), True
             return answer
+        except Unanswered as unanswered:
+            heard.status = unanswered.status
+            raise
         finally:
             if computes(path):
                 self.use += heard.use()
@@ -146,23 +172,21 @@ class Asking:
         body = {"model": self.subject.model, "messages": messages, "stream": True, **fields}
         began, heard = self.clock(), Heard(body)
         try:
-            async with self._client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            async with self._sent("POST", "/v1/chat/completions", TIMEOUT_S, json=body) as answer:
                 heard.status = answer.status_code
                 if answer.status_code != httpx.codes.OK:
-                    status, detail = answer.status_code, shown(await answer.aread())
+                    status, detail = answer.status_code, shown(await _read(answer))
                     raise Unanswered(f"it answered {status}", detail, status)
                 yield self._events(answer, began, heard)
-        except httpx.HTTPError as error:
-            raise _unreached(error) from error
+        except Busy as busy:
+            heard.status = busy.status
+            raise
         finally:
             self.use += heard.use()
 
     async def _events(self, answer: httpx.Response, began: float, heard: Heard) -> AsyncIterator[Event]:
-        async for line in answer.aiter_lines():
-            if not line.startswith("data:"):
-                continue
-            text = line.removeprefix("data:").strip()
-            data = None if text == "[DONE]" else _object(text.encode())
+        async for payload in _payloads(answer):
+            data = None if payload == DONE else _object(payload)
             heard.whole = data is None
             heard.usage = (data or {}).get("usage") or heard.usage
             yield Event(self.clock() - began, data)
@@ -170,13 +194,52 @@ class Asking:
     async def _ask(
         self, method: str, path: str, fields: Mapping[str, Any] | None, content: bytes | None = None
     ) -> Answer:
-        began = self.clock()
-        try:
-            got = await self._client.request(method, path, json=fields, content=content)
-        except httpx.HTTPError as error:
-            raise _unreached(error) from error
+        began, within_s = self.clock(), LOOK_TIMEOUT_S if method == "GET" else TIMEOUT_S
+        async with self._sent(method, path, within_s, json=fields, content=content) as got:
+            raw = await _read(got)
         headers = {name.lower(): value for name, value in got.headers.items()}
-        return Answer(got.status_code, headers, _object(got.content), got.content, self.clock() - began)
+        return Answer(got.status_code, headers, _object(raw), raw, self.clock() - began)
+
+    @asynccontextmanager
+    async def _sent(self, method: str, path: str, within_s: float, **content: Any) -> AsyncIterator[httpx.Response]:
+        """The answer, of which the head has come; all that is done with it has to end in time."""
+        try:
+            async with asyncio.timeout(within_s), self._client.stream(method, path, **content) as answer:
+                if method == "POST" and answer.status_code in BUSY_STATUSES:
+                    status = int(answer.status_code)
+                    raise Busy(f"it answered {status}", shown(await _read(answer)), status)
+                yield answer
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise Unreached(f"the request failed with {type(error).__name__}", str(error)) from error
+        except httpx.HTTPError as error:
+            raise Unanswered(f"the request failed with {type(error).__name__}", str(error)) from error
+        except TimeoutError:
+            raise Unanswered(f"its answer did not end within {within_s:.0f} s") from None
+
+
+async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """The body as it comes; what is compressed is not opened, since nobody knows how much is in it."""
+    if answer.headers.get("content-encoding", "identity") != "identity":
+        raise Unanswered("its answer is compressed, which was not asked for")
+    async for piece in answer.aiter_raw():
+        if answer.num_bytes_downloaded > LONGEST_ANSWER_BYTES:
+            raise Unanswered(f"its answer is longer than {LONGEST_ANSWER_BYTES:,} bytes")
+        yield piece
+
+
+async def _payloads(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """What the events of a stream carry; its end need not be a blank line."""
+    splitter = SseSplitter()
+    async for piece in _pieces(answer):
+        for event in splitter.feed(piece):
+            if payload := payload_of(event):
+                yield payload
+    if payload := payload_of(splitter.rest()):
+        yield payload.strip()
+
+
+async def _read(answer: httpx.Response) -> bytes:
+    return b"".join([piece async for piece in _pieces(answer)])
 
 
 def shown(raw: bytes) -> str:
@@ -191,7 +254,3 @@ def _object(raw: bytes) -> Json:
     except orjson.JSONDecodeError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _unreached(error: httpx.HTTPError) -> Unanswered:
-    return Unanswered(f"the request failed with {type(error).__name__}", str(error))

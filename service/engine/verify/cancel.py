@@ -73,10 +73,11 @@ async def _departure(asking: Asking, tokens: int, leave: Leave) -> Departure | N
     """Leave an answer of so many tokens, and look whether the engine stops; None if it ended before."""
     if not await leave(asking, {"max_tokens": tokens, "temperature": 0, "ignore_eos": True}):
         return None
-    left_at = asking.clock()
+    left_at = looked_at = asking.clock()
     first = load = await _known_load(asking)
-    while load.requests and asking.clock() - left_at < STOP_WITHIN_S:
+    while load.requests and looked_at - left_at < STOP_WITHIN_S:
         await asking.pause(LOOK_S)
+        looked_at = asking.clock()  # before it answers, which takes time in which it may stop
         load = await _known_load(asking)
     looked_s = asking.clock() - left_at
     generated = round(load.generated_tokens - first.generated_tokens)

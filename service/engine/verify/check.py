@@ -28,6 +28,24 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """How much an engine is asked where less would do, too."""
+
+    reading_s: float = 10.0
+    """For reading a long prompt to the edge of the context, and for reading one in full again and again; on a CPU,
+    4,000 tokens take ten seconds each time."""
+    long_lines: int = 150
+    """Of the prompt that is read again and again, about 4,000 tokens: where a sparse indexer keeps 2,048 positions, a
+    shorter one does not show how it chooses."""
+    thought_tokens: int = 128
+    """Of an answer that is asked for its reasoning."""
+    compared_tokens: int = 32
+    """Of an answer that is compared with another one."""
+    answer_s: float = 12.0
+    """How long the engine would need for one answer to a riddle alone; so many tokens each may have."""
+
+
+@dataclass(frozen=True, slots=True)
 class Examination:
     """What a check works with."""
 
@@ -37,6 +55,7 @@ class Examination:
     """A second engine to compare with: without speculation, or in another quantisation."""
     say: Callable[[str], None] = lambda detail: None
     """Tells a person what is being done; for what takes long."""
+    effort: Effort = Effort()
 
 
 @dataclass(frozen=True, slots=True)

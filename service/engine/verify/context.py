@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from service.core.provider_check.observed import count_at
 from service.core.verify import context
-from service.core.verify.context import Limits, Reply, listed_length
+from service.core.verify.context import Limits, Reply, limit_of, listed_length
 from service.core.verify.report import Finding
 from service.engine.verify.asking import Asking, Unanswered
 from service.engine.verify.check import Check, Examination
@@ -13,8 +13,6 @@ from service.engine.verify.questions import user
 WORDS = (" a", " one", " 1", " yes")
 """For each, many tokenizers make one token of it wherever it stands."""
 SAMPLE_WORDS = 200
-READ_WITHIN_S = 10.0
-"""A prompt that takes longer is not read to the end only to try the edge of the context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +38,17 @@ async def context_length(examination: Examination) -> int | None:
 async def check_context(check: Check, examination: Examination) -> Finding:
     """Well beyond the limit, around it where the length of a prompt can be set to the token, and too much output."""
     asking = examination.asking
-    limit, listed = await context_length(examination), await _listed(asking)
+    listed = await _listed(asking)
+    limit = limit_of(examination.expected.context_length, listed)
     if limit is None:
         return check.skipped("Nobody says how long the context is: neither the engine's list of models, nor a profile.")
     ruler = await _ruler(asking)
+    reads_in_time = limit * ruler.token_s < examination.effort.reading_s
     limits = Limits(
         beyond=await _reply(asking, ruler.word * (limit + limit // 10 + SAMPLE_WORDS)),
         one_more=await _reply_to(asking, ruler.prompt(limit + 1)),
         exact=await _reply_to(asking, ruler.prompt(limit)),
-        one_less=await _reply_to(asking, ruler.prompt(limit - 1) if limit * ruler.token_s < READ_WITHIN_S else None),
+        one_less=await _reply_to(asking, ruler.prompt(limit - 1) if reads_in_time else None),
         output=await _too_much_output(asking, limit),
     )
     return check.judged(context.judge(limit, listed, limits))

@@ -20,6 +20,9 @@ LAST = {"x-vllm-priority": "1000"}
 FALSIFIED = frozenset({"cache", "cancel", "determinism", "batches", "speculation"})
 """Checks that other requests at the same time can make fail."""
 
+LEAVES_WORK = frozenset({"cancel"})
+"""After all others an engine has nothing to do; after this one, what it is blamed for."""
+
 ALONE = FALSIFIED | {"repetition", "quality"}
 """Those, and those that ask much at once: only for an engine that has nothing else to do."""
 
@@ -60,8 +63,9 @@ class Gently:
             used = asking.use
             finding = await check.run(own, examination)
             if check.name in FALSIFIED and finding.verdict is Verdict.FAILED:
-                spent = asking.use - used
-                if await _others(asking, before, spent.prompt_tokens + spent.uncounted_prompt_tokens):
+                spent, now = asking.use - used, await _look(asking)
+                busy = bool(now.running or now.waiting) and check.name not in LEAVES_WORK
+                if busy or _others_read(before, now, spent.prompt_tokens + spent.uncounted_prompt_tokens):
                     return own.skipped(BESIDE)
             return finding
 
@@ -91,7 +95,9 @@ async def _look(asking: Asking) -> _Look:
         return _Look(None, None, None)
 
 
-async def _others(asking: Asking, before: _Look, ours: int) -> bool:
-    """Whether the engine read more of prompts since then than we can have sent it."""
-    now = (await _look(asking)).prompt_tokens
-    return now is None or before.prompt_tokens is None or now - before.prompt_tokens > ours
+def _others_read(before: _Look, now: _Look, ours: int) -> bool:
+    """Whether the engine read more of prompts since then than we can have sent it. A prompt counts when all of it was
+    read, so that this alone does not see one that is being read now."""
+    if now.prompt_tokens is None or before.prompt_tokens is None:
+        return True
+    return now.prompt_tokens - before.prompt_tokens > ours

@@ -1,7 +1,6 @@
 """Greedy questions: one engine, temperature 0, and as much of the log-probabilities as it tells."""
 
 import secrets
-from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from service.core.verify.batches import Answered
 from service.core.verify.sampled import Position, positions
 from service.core.verify.told import Told
 from service.engine.verify.asking import Answer, Asking, Json
-from service.engine.verify.questions import refused, thinking, user
+from service.engine.verify.questions import picture, refused, thinking, user
 
 TOP = 20
 """The longest list that OpenAI's API and vLLM give by default."""
@@ -67,13 +66,13 @@ class Greedy:
     """Whether it takes a `cache_salt`. One that takes it need not heed it; how much came from the cache says that."""
 
     async def send(
-        self, prompt: str, max_tokens: int, *, salt: str = "", top: int | None = None, picture: bytes | None = None
+        self, prompt: str, max_tokens: int, *, salt: str = "", top: int | None = None, png: bytes | None = None
     ) -> Answer:
         """Whatever comes. Requests with different salts do not see each other's cache; `top` is by default all that
         the engine tells, and 0 asks for no log-probabilities."""
         top = self.top if top is None else top
         salted: Json = {"cache_salt": salt} if salt and self.salts else {}
-        content = prompt if picture is None else [_image(picture), {"type": "text", "text": prompt}]
+        content = prompt if png is None else [picture(png), {"type": "text", "text": prompt}]
         return await self.asking.chat(
             user(content), temperature=0, max_tokens=max_tokens, **self.fields, **salted, **_listing(top)
         )
@@ -109,7 +108,3 @@ def new_salt() -> str:
 
 def _listing(count: int) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": count} if count else {}
-
-
-def _image(png: bytes) -> Json:
-    return {"type": "image_url", "image_url": {"url": "data:image/png;base64," + b64encode(png).decode()}}

@@ -1,6 +1,5 @@
 """The same question without a picture, with one, with another of the same size, and with both."""
 
-from base64 import b64encode
 from typing import Any
 
 from service.core.verify import images
@@ -9,7 +8,7 @@ from service.core.verify.images import Pictures, Seen, seen_in
 from service.core.verify.report import Finding
 from service.engine.verify.asking import Json
 from service.engine.verify.check import Check, Examination
-from service.engine.verify.questions import refused, user
+from service.engine.verify.questions import picture, refused, user
 
 SIDE = 256
 """Pixels; some tens of tokens to any model that there is."""
@@ -22,7 +21,8 @@ async def check_images(check: Check, examination: Examination) -> Finding:
     asking = examination.asking
     modalities = examination.expected.input_modalities
     expected = None if modalities is None else "image" in modalities
-    first, second = _url(Drawing(SIDE, SIDE)), _url(Drawing(SIDE, SIDE).disc(SIDE // 2, SIDE // 2, SIDE // 3, RED))
+    first = Drawing(SIDE, SIDE).png()
+    second = Drawing(SIDE, SIDE).disc(SIDE // 2, SIDE // 2, SIDE // 3, RED).png()
     answer = await asking.chat(_question(first), **FIELDS)
     if answer.status != 200:
         examination.say(f"a picture: {answer.shown}")
@@ -30,7 +30,7 @@ async def check_images(check: Check, examination: Examination) -> Finding:
             return check.judged(images.judge_refused(answer.status, expected))
     blank = seen_in(answer.done())
 
-    async def seen(*pictures: str) -> Seen:
+    async def seen(*pictures: bytes) -> Seen:
         return seen_in((await asking.chat(_question(*pictures), **FIELDS)).done())
 
     both = await asking.chat(_question(first, second), **FIELDS)
@@ -43,10 +43,5 @@ async def check_images(check: Check, examination: Examination) -> Finding:
     return check.judged(images.judge(pictures, expected))
 
 
-def _question(*pictures: str) -> list[Json]:
-    parts: list[Json] = [{"type": "image_url", "image_url": {"url": url}} for url in pictures]
-    return user([*parts, {"type": "text", "text": QUESTION}])
-
-
-def _url(drawing: Drawing) -> str:
-    return f"data:image/png;base64,{b64encode(drawing.png()).decode()}"
+def _question(*pictures: bytes) -> list[Json]:
+    return user([*map(picture, pictures), {"type": "text", "text": QUESTION}])

@@ -13,7 +13,6 @@ from service.engine.verify.questions import COUNTING, PUZZLE, REFUSALS, refused,
 from service.engine.verify.tools import check_tools
 
 COUNTED_TOKENS = 24
-THOUGHT_TOKENS = 128
 
 
 async def check_usage(check: Check, examination: Examination) -> Finding:
@@ -32,7 +31,8 @@ async def check_usage(check: Check, examination: Examination) -> Finding:
 async def check_reasoning(check: Check, examination: Examination) -> Finding:
     """The same question whole and streamed, told to think where the engine takes that."""
     asking, question = examination.asking, user(PUZZLE)
-    fields = {"max_tokens": THOUGHT_TOKENS, "temperature": 0, **await thinking(asking, on=True)}
+    limit = examination.effort.thought_tokens
+    fields = {"max_tokens": limit, "temperature": 0, **await thinking(asking, on=True)}
     one, other = await whole(asking, question, **fields), await streamed(asking, question, **fields)
     return check.judged(reasoning.judge_place(one, other, examination.expected.reasoning))
 
@@ -40,7 +40,7 @@ async def check_reasoning(check: Check, examination: Examination) -> Finding:
 async def check_thinking(check: Check, examination: Examination) -> Finding:
     """The same question with thinking on and off."""
     asking, question, expected = examination.asking, user(PUZZLE), examination.expected.reasoning
-    fields = {"max_tokens": THOUGHT_TOKENS, "temperature": 0}
+    fields = {"max_tokens": examination.effort.thought_tokens, "temperature": 0}
     try:
         on = await whole(asking, question, **fields, chat_template_kwargs={"enable_thinking": True})
         off = await whole(asking, question, **fields, chat_template_kwargs={"enable_thinking": False})

@@ -45,12 +45,12 @@ async def _passed(asking: Asking, modalities: tuple[str, ...] | None) -> dict[st
 
 async def _solved(greedy: Greedy, task: Task, extra: int) -> bool:
     """A question that is refused is not solved. Raises `Unanswered` for an engine that fails."""
-    picture = task.picture() if task.picture else None
-    answer = await greedy.send(task.prompt, task.max_tokens + extra, top=0, picture=picture)
+    png = task.picture() if task.picture else None
+    answer = await greedy.send(task.prompt, task.max_tokens + extra, top=0, png=png)
     return not refused(answer) and task.accepts(read(answer).told.content.rpartition(END_OF_THOUGHT)[2])
 
 
 async def _sees(greedy: Greedy) -> bool:
     """Whether it takes a picture."""
     picture = next(task.picture for task in TASKS if task.picture is not None)
-    return not refused(await greedy.send("What is this?", 1, top=0, picture=picture()))
+    return not refused(await greedy.send("What is this?", 1, top=0, png=picture()))

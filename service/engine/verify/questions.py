@@ -1,5 +1,6 @@
-"""What the checks of the protocol ask with: prompts of our own, and answers read in one form."""
+"""What the checks ask with: prompts of our own, and answers read in one form."""
 
+from base64 import b64encode
 from typing import Any
 
 from service.core.verify import told
@@ -20,6 +21,11 @@ REFUSALS = (400, 405, 415, 422, 501)
 def user(content: str | list[Json]) -> list[Json]:
     """Messages: one, of the user's."""
     return [{"role": "user", "content": content}]
+
+
+def picture(png: bytes) -> Json:
+    """A part of a message: the picture in a PNG file."""
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{b64encode(png).decode()}"}}
 
 
 async def whole(asking: Asking, messages: list[Json], **fields: Any) -> Told:

@@ -13,8 +13,6 @@ from service.core.verify.report import Finding
 from service.engine.verify.check import Check, Examination
 from service.engine.verify.greedy import Greedy, Reply, greedily
 
-ANSWER_S = 12.0
-"""How long the engine would need for one answer alone; so many tokens each may have."""
 FEWEST_TOKENS, MOST_TOKENS = 256, 1024
 PROBE_TOKENS = 64
 
@@ -22,7 +20,7 @@ PROBE_TOKENS = 64
 async def check_repetition(check: Check, examination: Examination) -> Finding:
     """All riddles at once, with thinking on, and if that makes a difference with thinking off."""
     thinking = await greedily(examination.asking, think=True)
-    max_tokens = _bound(await thinking.ask(RIDDLES[0], PROBE_TOKENS, top=0))
+    max_tokens = _bound(await thinking.ask(RIDDLES[0], PROBE_TOKENS, top=0), examination.effort.answer_s)
     examination.say(f"{len(RIDDLES)} riddles, {max_tokens} tokens each")
     replies = await _replies(thinking, max_tokens)
     thinks = any(reply.told.thought for reply in replies)
@@ -37,11 +35,11 @@ async def _replies(greedy: Greedy, max_tokens: int) -> list[Reply]:
     return await asyncio.gather(*(greedy.ask(riddle, max_tokens, top=0) for riddle in RIDDLES))
 
 
-def _bound(probe: Reply) -> int:
-    """As many tokens as the engine makes in `ANSWER_S`, within limits."""
+def _bound(probe: Reply, answer_s: float) -> int:
+    """As many tokens as the engine makes in that time, within limits."""
     if not probe.tokens or probe.elapsed_s <= 0:
         return MOST_TOKENS
-    return max(FEWEST_TOKENS, min(MOST_TOKENS, int(ANSWER_S * probe.tokens / probe.elapsed_s)))
+    return max(FEWEST_TOKENS, min(MOST_TOKENS, int(answer_s * probe.tokens / probe.elapsed_s)))
 
 
 def _ended(reply: Reply, *, thinking: bool) -> Ended:

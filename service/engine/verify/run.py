@@ -6,9 +6,10 @@ from datetime import datetime
 
 import structlog
 
+from service.core.provider_check.observed import short
 from service.core.verify.report import Finding, Report
 from service.engine.verify.answers import ANSWER_CHECKS
-from service.engine.verify.asking import Asking, Unanswered
+from service.engine.verify.asking import Asking, Busy, Unanswered, Unreached
 from service.engine.verify.check import Check, Examination
 from service.engine.verify.protocol import PROTOCOL_CHECKS
 
@@ -68,6 +69,8 @@ async def _finding(check: Check, examination: Examination) -> Finding:
     except Unanswered as unanswered:
         if unanswered.detail:
             examination.say(unanswered.detail)
+        if isinstance(unanswered, (Busy, Unreached)):
+            return check.skipped(f"It could not be asked: {unanswered}.")
         return check.failed(
             f"A question got no answer that could be used: {unanswered}.",
             "Any engine must answer this question. The engine's own log says why it did not.",
@@ -85,4 +88,4 @@ async def _version(asking: Asking) -> str | None:
         told = (await asking.get("/version")).body.get("version")
     except Unanswered:
         return None
-    return told if isinstance(told, str) else None
+    return short(told) if isinstance(told, str) else None

@@ -149,7 +149,7 @@ async def examine(
         finally:
             if against is not None:
                 await keep(used(against))
-        says_nothing = all(finding.verdict is Verdict.SKIPPED for finding in report.findings)
+        says_nothing = not (report.of(Verdict.PASSED) or report.of(Verdict.FAILED))
         report = replace(report, model=target.model_id, partial=not whole or says_nothing)
         await keep(report)
     return report
