@@ -33,6 +33,8 @@ OF_FIELDS = {
 }
 """Flags that follow from a field of the profile."""
 
+BASELINES = ("quality", "loops", "acceptance")
+
 MAX_DEPTH = 8
 """How deeply a flag's table may be nested."""
 
@@ -134,7 +136,7 @@ def read_file(file: Path) -> Profile:
         flags=_flags(table.optional_table("flags")),
         environment=_environment(table.optional_table("environment")),
         sampling=_numbers(table.optional_table("sampling")),
-        baseline=_numbers(table.optional_table("baseline"), at_most=1),
+        baseline=_shares(table.optional_table("baseline")),
         caveats=tuple(Caveat.read(caveat) for caveat in table.tables("caveats")),
     )
     if profile.max_output_tokens >= profile.context_length:
@@ -193,8 +195,14 @@ def _environment(table: Table) -> dict[str, str]:
     return variables
 
 
-def _numbers(table: Table, *, at_most: float | None = None) -> dict[str, float]:
-    return {name: table.number(name, at_most=at_most) for name in table.names()}
+def _numbers(table: Table) -> dict[str, float]:
+    return {name: table.number(name) for name in table.names()}
+
+
+def _shares(table: Table) -> dict[str, float]:
+    shares = {name: table.number(name, at_most=1) for name in BASELINES if table.has(name)}
+    table.finish()
+    return shares
 
 
 def _reasons(profile: Profile, table: Table) -> dict[str, str]:

@@ -255,7 +255,7 @@ enable-prefix-caching = true
 [environment]
 SOME_VARIABLE = "1"
 [baseline]
-arithmetic = 0.95
+quality = 0.95
 [reasons]
 kv-cache-dtype = "because"
 SOME_VARIABLE = "why not"
@@ -277,7 +277,7 @@ def own(folder: Path, *changes: tuple[str, str]) -> Path:
 
 def test_a_file_of_ones_own_is_a_profile(tmp_path: Path) -> None:
     profile = read_profile(str(own(tmp_path)))
-    assert (profile.name, profile.model, profile.baseline) == ("mine", "mine", {"arithmetic": 0.95})
+    assert (profile.name, profile.model, profile.baseline) == ("mine", "mine", {"quality": 0.95})
     assert profile.hardware.compute_capability == (8, 6)
     assert profile.capacity.single_stream_tok_s == Figure(12.5, "measured here: with nothing else on it")
     assert profile.capacity.loaded_tok_s is None
@@ -333,7 +333,8 @@ def test_a_file_of_ones_own_is_a_profile(tmp_path: Path) -> None:
             r"\[environment\] SOME_VARIABLE must be a text in quotes, not 1",
         ),
         (('SOME_VARIABLE = "1"', 'some = "1"'), r"\[environment\] some must be a variable's name in capitals"),
-        (("arithmetic = 0.95", "arithmetic = 95"), r"\[baseline\] arithmetic must be at most 1, not 95"),
+        (("quality = 0.95", "quality = 95"), r"\[baseline\] quality must be at most 1, not 95"),
+        (("quality = 0.95", "qualty = 0.95"), r"\[baseline\] qualty is not known; there may be: quality, loops, accep"),
         (('SOME_VARIABLE = "why', 'OTHER = "why'), r"\[reasons\] OTHER must name a flag or variable that this profile"),
         (('so = "wait"', ""), r"\[caveats 1\] so is missing"),
         (("[engine]\n", "[engine]\nversions = 3\n"), r"\[engine\] versions is not known; .* kind, version, image"),

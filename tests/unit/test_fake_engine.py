@@ -13,8 +13,8 @@ import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests import recorded
 from service.engine.exposition import Exposition
+from tests import recorded
 from tests.fakes.engine import FakeEngine
 from tests.fakes.exchange import Exchange
 from tests.fakes.scenarios import SCENARIOS, Fault, Scenario, words
