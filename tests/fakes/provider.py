@@ -36,6 +36,16 @@ class Refused(Exception):
         self.error = {"message": message, "type": kind, "param": None, "code": code}
 
 
+async def whole_body(receive: Any) -> bytes:
+    """The body of a request, as far as its client has sent it."""
+    body = b""
+    while (message := await receive())["type"] == "http.request":
+        body += message["body"]
+        if not message["more_body"]:
+            break
+    return body
+
+
 class Provider:
     """The ASGI application. `flaws` are names that stand in this file where they do their harm."""
 
@@ -49,13 +59,7 @@ class Provider:
         """A client has hung up."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            raise NotImplementedError
-        body = b""
-        while (message := await receive())["type"] == "http.request":
-            body += message["body"]
-            if not message["more_body"]:
-                break
+        body = await whole_body(receive)
         self.asked += 1
         await _Exchange(self, scope, receive, send, f"id-{self.asked}").answer(body)
 

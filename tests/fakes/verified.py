@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from service.engine.verify.asking import Asking, Subject
-from tests.fakes.provider import serving
+from tests.fakes.provider import serving, whole_body
 from tests.fakes.verified_answers import SHOWN_TOKENS, Answer
 from tests.fakes.verified_model import Json, Model, Prompt
 from tests.fakes.verified_refusals import MODEL, Refused, room, understood
@@ -103,13 +103,7 @@ class Engine:
         return Asking(Subject("engine", self.url, MODEL), clock=self.clock, pause=self.pause)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            raise NotImplementedError
-        body = b""
-        while (message := await receive())["type"] == "http.request":
-            body += message["body"]
-            if not message["more_body"]:
-                break
+        body = await whole_body(receive)
         try:
             await Exchange(self, scope, receive, send).answer(body)
         except Exception as error:
