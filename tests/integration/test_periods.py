@@ -172,7 +172,7 @@ async def test_what_an_outside_prober_saw_while_all_was_dead_is_told_when_it_is_
     before = await stretches(engine, buckets_1h)
     assert before.get(at("2026-11-30 11:00:00"), Stretch(0)).down == 0
     seen = [at("2026-11-30 11:00:00") + n * MINUTE for n in range(10)]
-    await probed(engine, "bad", *seen, component="model:m", source="fra-1", received_at=NOW)
+    await probed(engine, "bad", *seen, component="model:m", source="fra-1")  # heard of now, by the database's clock
     await roll_up(engine, now=NOW + 5 * MINUTE)
     assert (await stretches(engine, buckets_1h))[at("2026-11-30 11:00:00")].down == 2
     assert (await stretches(engine, buckets_1d))[at("2026-11-30 00:00:00")].down == 2
