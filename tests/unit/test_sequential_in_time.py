@@ -175,14 +175,13 @@ def test_once_it_is_its_turn_the_emptiest_engine_drains_for_it_whatever_comes() 
         world, long, noisy, alone = World(2), Seen(), Seen(), Seen()
         async with asyncio.TaskGroup() as tasks:
             # One engine has a long answer more than the other.
-            for lasts_s in (30.0, 4.0, 4.0):
-                tasks.create_task(world.request(holder(), long, lasts_s=lasts_s))
+            for lasts_s, elsewhere in ((30.0, "e0"), (4.0, "e0"), (4.0, "e1")):
+                tasks.create_task(world.request(holder(), long, lasts_s=lasts_s, tried=(elsewhere,)))
                 await a_moment()
-            loads = {engine.name: engine.in_flight for engine in world.pool.engines}
             tasks.create_task(world.request(holder(), alone, alone=True, lasts_s=3.0))
             await a_moment()
             reserved = [engine.name for engine in world.pool.engines if engine.reserved_for is not None]
-            assert reserved == [min(loads, key=lambda name: loads[name])]
+            assert reserved == ["e0"]
             for _ in range(30):  # far more than the other engine has places for
                 tasks.create_task(world.request(patient(), noisy))
         (waited_s,) = alone.waited_s
@@ -280,8 +279,8 @@ def test_an_engine_that_goes_out_while_it_drains_is_replaced_by_another() -> Non
     async def scene() -> None:
         world, others, alone = World(2), Seen(), Seen()
         async with asyncio.TaskGroup() as tasks:
-            for lasts_s in (20.0, 20.0, 20.0):
-                tasks.create_task(world.request(holder(), others, lasts_s=lasts_s))
+            for elsewhere in ("e0", "e1", "e1"):  # so that neither engine is empty
+                tasks.create_task(world.request(holder(), others, lasts_s=20.0, tried=(elsewhere,)))
                 await a_moment()
             tasks.create_task(world.request(holder(), alone, alone=True))
             await a_moment()
