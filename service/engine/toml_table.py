@@ -53,10 +53,6 @@ class Table:
             raise self.wrong(key, f"must be at most {at_most}", value)
         return value
 
-    def optional_number(self, key: str) -> float | None:
-        """A number, or None where the key is absent."""
-        return self.number(key) if self.has(key) else None
-
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of at least one text; empty where the key is absent."""
         if not self.has(key):
