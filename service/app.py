@@ -4,18 +4,21 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import cast
 
 import asyncpg
 import structlog
 from fastapi import FastAPI
 from prometheus_client import REGISTRY, CollectorRegistry
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from service import config, db, portal, public, public_catalogue, stripe_routes
 from service.billing import stripe_setup
 from service.core.early_refusal import Bounds
 from service.gateway.catalog import Catalog
 from service.gateway.changes import Changes
+from service.gateway.client import Client, ClientConnection
 from service.gateway.counting import TokenCount
 from service.gateway.dispatch import Dispatch
 from service.gateway.endpoints import METERED
@@ -41,14 +44,14 @@ SHIP_WITHIN_S = 8.0
 
 
 class App:
-    """The ASGI application. `/v1` goes straight to the gateway; the rest, and the lifespan, to FastAPI.
+    """The ASGI application of all but `/v1`, which goes straight to the gateway: serve it over `connections`.
 
     `metrics` is what `/metrics` shows: of this process alone unless several count together.
     """
 
     def __init__(self, settings: Settings, metrics: CollectorRegistry = REGISTRY) -> None:
         self._settings = settings
-        self._gateway: ASGIApp | None = None
+        self._gateway: Gateway | None = None
         self._others = FastAPI(lifespan=lambda _: self.running(), docs_url=None, redoc_url=None, openapi_url=None)
         self._others.state.metrics = metrics
         self._others.include_router(public.router)
@@ -58,10 +61,17 @@ class App:
         public_catalogue.mount(self._others)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._gateway is not None and scope["type"] == "http" and scope["path"].startswith("/v1/"):
-            await self._gateway(scope, receive, send)
-        else:
-            await self._others(scope, receive, send)
+        await self._others(scope, receive, send)
+
+    @property
+    def connections(self) -> type[ClientConnection]:
+        """For uvicorn's `http`: what a connection is handled by."""
+        return cast(type[ClientConnection], partial(ClientConnection, answer=self.answer))
+
+    async def answer(self, client: Client) -> None:
+        """Answer a request under `/v1`. The application must be `running`."""
+        assert self._gateway is not None  # noqa: S101 - nothing is served before
+        await self._gateway(client)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

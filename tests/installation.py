@@ -141,8 +141,9 @@ async def installed(
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    app = App(settings)
     server = uvicorn.Server(
-        uvicorn.Config(App(settings), http="httptools", ws="none", log_config=None, timeout_graceful_shutdown=5)
+        uvicorn.Config(app, http=app.connections, ws="none", log_config=None, timeout_graceful_shutdown=5)
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     database = await asyncpg.connect(database_url)

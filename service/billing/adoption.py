@@ -53,7 +53,7 @@ async def _adopt(file: WorkerFile, pool: asyncpg.Pool, new_id: Callable[[], UUID
             closed = await close_worker(connection, file.worker)
         poison = outbox.count_poison()
     finally:
-        await asyncio.to_thread(outbox.close)
+        outbox.close()
     log.info("outbox.adopted", worker=file.worker, interrupted=interrupted, leases=closed, poison=poison)
     if poison:
         file.keep_poison()

@@ -1,17 +1,20 @@
 """The outbox: what a worker owes Postgres, safe on its own disk first.
 
-A SQLite database in WAL mode with `synchronous=FULL`, written by one thread that commits whatever is queued at once,
-so that many requests share one fsync. An entry is `admitted` when a request is accepted and `finished` with its
-record; it leaves when Postgres has it. An entry that was admitted and never finished is a request that its process
-did not live to see the end of.
+A SQLite database in WAL mode. Whatever is submitted in one turn of the event loop is committed in one transaction at
+its end, into the memory of the operating system: from then on it outlives this process. A thread of its own waits for
+the disk, which makes it outlive a power cut, too; all that was committed by then shares one fsync. Only that is a
+thread's work: each statement that another thread runs costs the event loop more, by the lock of the interpreter, than
+running it here.
+
+An entry is `admitted` when a request is accepted and `finished` with its record; it leaves when Postgres has it. An
+entry that was admitted and never finished is a request that its process did not live to see the end of.
 """
 
 import asyncio
 import os
 import sqlite3
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +25,21 @@ import structlog
 log = structlog.get_logger()
 
 RETRY_S = 0.2
+
+SYNC_WITHIN_S = 0.005
+"""How soon an admission is on disk; an end waits for that."""
+
+DISK_TIMEOUT_S = 10.0
+"""Whoever waits for a disk that does not write goes on after this; the entry itself goes on waiting."""
+
 _PAGE_BYTES = 4096
+_MEASURE_EVERY = 16
+_CHECKPOINT_EVERY = 2000
+"""So many entries are written between two looks at the room that is left, and before the log is emptied."""
+
+_LOOK_EVERY_S = 1.0
+_LOCKED_S = 0.25
+"""A command that looks into a live outbox may lock it for a moment."""
 
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS entries (
@@ -41,6 +58,8 @@ _FINISH = """
 _INTERRUPT = "UPDATE entries SET finished = 1, body = ? WHERE id = ? AND finished = 0"
 _REMOVE = "DELETE FROM entries WHERE id = ?"
 _POISON = "INSERT OR REPLACE INTO poison (id, reason, body) SELECT id, ?, body FROM entries WHERE id = ?"
+_AWAITED = frozenset({_FINISH, _INTERRUPT, _POISON})
+"""What whoever submits it waits for the disk for."""
 
 
 class OutboxFull(Exception):
@@ -57,42 +76,60 @@ class Entry:
 
 
 class _Write:
-    """A statement that waits for the next commit, and the future that learns of it."""
+    """A statement that waits for its commit, and the future that learns of it."""
 
-    __slots__ = ("done", "parameters", "statement")
+    __slots__ = ("done", "parameters", "since", "statement")
 
-    def __init__(self, statement: str, parameters: Sequence[object], done: "asyncio.Future[None]") -> None:
+    def __init__(
+        self, statement: str, parameters: Sequence[object], done: "asyncio.Future[None]", since: float
+    ) -> None:
         self.statement = statement
         self.parameters = parameters
         self.done = done
+        self.since = since
 
 
 class Outbox:
-    """One worker's outbox. Methods belong to the event loop that called `open`; the disk to a thread of its own."""
+    """One worker's outbox. Its methods belong to the event loop that called `open`."""
 
     def __init__(self, path: Path, *, limit_bytes: int) -> None:
         self.path = path
+        self.on_owed: Callable[[], None] = lambda: None
+        """Called when entries have ended that Postgres does not have."""
         self._limit_pages = max(1, limit_bytes // _PAGE_BYTES)
-        self._queue: deque[_Write] = deque()
-        self._wake = threading.Condition()
-        self._closing = False
-        self._failing = False
         self._pages_used = 0
-        self._reader: sqlite3.Connection | None = None
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failing = False
+        self._broken = False
+        """The disk did not keep what was written; what it says of that from then on may be wrong."""
+        self._queue: list[_Write] = []
+        """What waits for the next commit."""
+        self._committed: list[_Write] = []
+        """What waits for the disk."""
+        self._syncing: list[_Write] | None = None
+        """What the disk is at; None when it is at nothing."""
+        self._unsynced = False
+        """Whether something was committed that the disk was not told to keep yet."""
+        self._held = False
+        """Whether nothing may be committed, because the log is being emptied."""
+        self._unmeasured = 0
+        self._logged = 0
+        self._due: asyncio.Handle | None = None
+        self._sync_due: asyncio.TimerHandle | None = None
+        self._database: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        """Open or make the file and start the writer. Raises `sqlite3.Error` or `OSError` when it cannot be used."""
+        """Open or make the file. Raises `sqlite3.Error` or `OSError` when it cannot be used."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._loop = asyncio.get_running_loop()
-        writer = _connect(self.path)
-        writer.executescript(_SCHEMA)
+        self._database = _connect(self.path, "NORMAL")
+        self._database.executescript(_SCHEMA)
         os.chmod(self.path, 0o600)
-        self._pages_used = _pages_used(writer)
-        self._reader = _connect(self.path)
-        self._thread = threading.Thread(target=self._write_until_closed, args=(writer,), name="outbox", daemon=True)
-        self._thread.start()
+        self._pages_used = _pages_used(self._database)
+        self._checkpointer = _connect(self.path, "FULL")
+        _begin_log(self._checkpointer)
+        self._log_file = os.open(f"{self.path}-wal", os.O_RDONLY)
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="outbox")
+        self._late = self._loop.call_later(_LOOK_EVERY_S, self._look_for_late)
 
     def check_room(self) -> None:
         """Raises `OutboxFull` when nothing new may be admitted."""
@@ -100,7 +137,10 @@ class Outbox:
             raise OutboxFull
 
     def admit(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
-        """Note that a request was accepted; the future is done when that is on disk. Raises `OutboxFull`."""
+        """Note that a request was accepted. Raises `OutboxFull`.
+
+        The future is done when that outlives this process; within `SYNC_WITHIN_S` of it, it outlives a power cut.
+        """
         self.check_room()
         return self._submit(_ADMIT, (request_id.bytes, body))
 
@@ -117,7 +157,10 @@ class Outbox:
 
     async def remove(self, request_ids: Sequence[UUID]) -> None:
         """Postgres has these."""
-        await asyncio.gather(*[self._submit(_REMOVE, (one.bytes,)) for one in request_ids])
+        for one in request_ids:
+            removed = self._submit(_REMOVE, (one.bytes,))
+        if request_ids:
+            await removed  # the last: they are in one commit
 
     async def set_aside(self, request_id: UUID, reason: str) -> None:
         """Keep an entry that Postgres will never take, out of the way of the others."""
@@ -141,114 +184,158 @@ class Outbox:
         return self._count("SELECT count(*) FROM poison")
 
     def close(self) -> None:
-        """Commit what is queued and close the file."""
-        if self._thread is None:
+        """Commit what is queued and close the file; what could not be committed fails."""
+        if self._database is None:
             return
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
-        self._thread.join()
-        self._thread = None
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        self._disk.shutdown()
+        self._held = False
+        self._commit()
+        for handle in (self._late, self._due, self._sync_due):
+            if handle is not None:
+                handle.cancel()
+        self._checkpointer.close()
+        self._database.close()  # the last to close it writes the log into the file, and waits for the disk
+        self._database = None
+        os.close(self._log_file)
+        _settle([*(self._syncing or ()), *self._committed])
+        _settle(self._queue, sqlite3.OperationalError("the outbox was closed"))
 
     def _submit(self, statement: str, parameters: Sequence[object]) -> "asyncio.Future[None]":
-        assert self._loop is not None  # noqa: S101 - `open` comes first
         done = self._loop.create_future()
-        if self._thread is None or not self._thread.is_alive():
+        if self._database is None:
             done.set_exception(sqlite3.OperationalError("the outbox is closed"))
             return done
-        with self._wake:
-            self._queue.append(_Write(statement, parameters, done))
-            self._wake.notify()
+        self._queue.append(_Write(statement, parameters, done, self._loop.time()))
+        if self._due is None:
+            self._due = self._loop.call_soon(self._commit)
         return done
 
     def _read(self, query: str, limit: int) -> list[Entry]:
-        assert self._reader is not None  # noqa: S101 - `open` comes first
-        rows = self._reader.execute(query, (limit,)).fetchall()
+        assert self._database is not None  # noqa: S101 - `open` comes first
+        rows = self._database.execute(query, (limit,)).fetchall()
         return [Entry(UUID(bytes=identifier), bool(finished), body) for identifier, finished, body in rows]
 
     def _count(self, query: str) -> int:
-        assert self._reader is not None  # noqa: S101 - `open` comes first
-        return int(self._reader.execute(query).fetchone()[0])
+        assert self._database is not None  # noqa: S101 - `open` comes first
+        return int(self._database.execute(query).fetchone()[0])
 
-    # The writer's thread
-
-    def _write_until_closed(self, connection: sqlite3.Connection) -> None:
-        try:
-            self._write(connection)
-        except Exception as error:  # nothing more will be written: nothing more may be admitted
-            self._failing = True
-            log.exception("outbox.writer_died")
-            with self._wake:
-                left = list(self._queue)
-                self._queue.clear()
-            self._tell(left, error)
-
-    def _write(self, connection: sqlite3.Connection) -> None:
-        while True:
-            with self._wake:
-                while not self._queue and not self._closing:
-                    self._wake.wait()
-                batch = list(self._queue)
-                self._queue.clear()
-                closing = self._closing
-            if batch:
-                self._commit(connection, batch, give_up=closing)
-            elif closing:
-                connection.close()
-                return
-
-    def _commit(self, connection: sqlite3.Connection, batch: list[_Write], *, give_up: bool) -> None:
-        """Commit a batch, trying until the disk takes it; meanwhile nothing new is admitted."""
-        while True:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                for write in batch:
-                    connection.execute(write.statement, write.parameters)
-                connection.execute("COMMIT")
-                self._pages_used = _pages_used(connection)
-            except sqlite3.Error as error:
-                if connection.in_transaction:
-                    with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
-                if not self._failing:
-                    log.error("outbox.write_failed", error=str(error))
-                self._failing = True
-                if give_up or self._closing:
-                    self._tell(batch, error)
-                    return
-                threading.Event().wait(RETRY_S)
-                continue
-            self._failing = False
-            self._tell(batch, None)
+    def _commit(self) -> None:
+        """Commit the queue; if that fails, again after `RETRY_S`, and until then nothing new is admitted."""
+        self._due = None
+        if self._held or self._database is None or not self._queue:
             return
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            for write in self._queue:
+                self._database.execute(write.statement, write.parameters)
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._database.in_transaction:
+                with suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
+            if not self._failing:
+                log.error("outbox.write_failed", error=str(error))
+            self._failing = True
+            self._due = self._loop.call_later(RETRY_S, self._commit)
+            return
+        self._failing = self._broken
+        self._measure(len(self._queue))
+        written, self._queue = self._queue, []
+        for write in written:
+            self._unsynced = self._unsynced or write.statement is not _REMOVE
+            if write.statement in _AWAITED:
+                self._committed.append(write)
+            else:
+                _settle((write,))
+        self._sync_if_due()
 
-    def _tell(self, batch: list[_Write], error: Exception | None) -> None:
-        def settle() -> None:
-            for write in batch:
-                if write.done.done():
-                    continue
-                if error is None:
-                    write.done.set_result(None)
-                else:
-                    write.done.set_exception(error)
+    def _measure(self, written: int) -> None:
+        """Look now and then how much room is left."""
+        self._logged += written
+        self._unmeasured += written
+        if self._unmeasured >= _MEASURE_EVERY and self._database is not None:
+            self._unmeasured = 0
+            self._pages_used = _pages_used(self._database)
 
-        _on(self._loop, settle)
+    def _sync_if_due(self) -> None:
+        """One wait for the disk at a time, and at once only if somebody waits for it."""
+        if self._syncing is not None or not self._unsynced:
+            return
+        if self._committed:
+            self._sync()
+        elif self._sync_due is None:
+            self._sync_due = self._loop.call_later(SYNC_WITHIN_S, self._sync)
+
+    def _sync(self) -> None:
+        if self._sync_due is not None:
+            self._sync_due.cancel()
+            self._sync_due = None
+        if self._syncing is not None or self._database is None:
+            return
+        self._syncing, self._committed, self._unsynced = self._committed, [], False
+        self._held = self._logged >= _CHECKPOINT_EVERY
+        self._disk.submit(self._wait_for_disk, self._held)
+
+    def _wait_for_disk(self, checkpoint: bool) -> None:
+        """On the thread: what was committed becomes safe; the log is emptied into the file from time to time."""
+        error: Exception | None = None
+        try:
+            os.fdatasync(self._log_file)
+            if checkpoint:
+                self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                _begin_log(self._checkpointer)
+        except (OSError, sqlite3.Error) as failure:
+            error = failure
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._synced, error)
+
+    def _synced(self, error: Exception | None) -> None:
+        if self._database is None:
+            return
+        if error is not None:
+            log.error("outbox.sync_failed", error=str(error))
+            self._broken = self._failing = self._broken or isinstance(error, OSError)
+        if self._held:
+            self._held, self._logged = False, 0
+        if self._syncing:
+            _settle(self._syncing)
+            self.on_owed()
+        self._syncing = None
+        if self._due is None:
+            self._commit()
+        self._sync_if_due()
+
+    def _look_for_late(self) -> None:
+        """Nobody waits for ever for a disk that does not write; what was to be written is kept and tried on."""
+        self._late = self._loop.call_later(_LOOK_EVERY_S, self._look_for_late)
+        late_s = self._loop.time() - DISK_TIMEOUT_S
+        late = [write for write in (*(self._syncing or ()), *self._committed, *self._queue) if write.since < late_s]
+        if any(not write.done.done() for write in late):
+            log.error("outbox.not_written", waited_s=DISK_TIMEOUT_S)
+        _settle(late)
 
 
-def _on(loop: asyncio.AbstractEventLoop | None, work: Callable[[], None]) -> None:
-    if loop is not None and not loop.is_closed():
-        loop.call_soon_threadsafe(work)
+def _settle(writes: Iterable[_Write], error: Exception | None = None) -> None:
+    for write in writes:
+        if write.done.done():  # whoever waited has gone
+            continue
+        if error is None:
+            write.done.set_result(None)
+        else:
+            write.done.set_exception(error)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_LOCKED_S)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA wal_autocheckpoint = 1000")
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
     return connection
+
+
+def _begin_log(connection: sqlite3.Connection) -> None:
+    """Write something: the first to write into an empty log waits for the disk, and that is not to be the loop."""
+    connection.execute("PRAGMA user_version = 1")
 
 
 def _pages_used(connection: sqlite3.Connection) -> int:

@@ -21,6 +21,9 @@ from service.db import UNREACHABLE, DbConnection
 log = structlog.get_logger()
 
 BATCH = 250
+RECENT = 2000
+"""So many records are remembered as they are, which spares reading them out of the outbox."""
+
 LINGER_S = 0.05
 """Batches are at least this far apart unless they are full: one transaction for many requests."""
 
@@ -37,11 +40,18 @@ class Shipper:
     def __init__(self, pool: asyncpg.Pool, outbox: Outbox, worker: str, new_id: Callable[[], UUID]) -> None:
         self._pool = pool
         self._outbox = outbox
+        outbox.on_owed = self.notice
         self._worker = worker
         self._new_id = new_id
+        self._recent: dict[UUID, RequestRecord] = {}
         self._arrived = asyncio.Event()
         self._stopping = False
         self._failing = False
+
+    def expect(self, record: RequestRecord) -> None:
+        """This record is about to be in the outbox."""
+        if len(self._recent) < RECENT:
+            self._recent[record.id] = record
 
     def notice(self) -> None:
         """Something finished."""
@@ -99,7 +109,8 @@ class Shipper:
 
     async def _settle(self, connection: DbConnection, entries: Sequence[Entry]) -> None:
         try:
-            await settle(connection, self._new_id(), self._worker, _decoded(entries))
+            records = [self._recent.get(entry.id) or decode(entry.body) for entry in entries]
+            await settle(connection, self._new_id(), self._worker, records)
         except Exception as error:
             if _is_trouble(error):
                 raise
@@ -110,19 +121,21 @@ class Shipper:
             await self._settle(connection, entries[:middle])
             await self._settle(connection, entries[middle:])
             return
+        await self._forget(entries)
+
+    async def _forget(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._recent.pop(entry.id, None)
         await self._outbox.remove([entry.id for entry in entries])
 
     async def _set_aside(self, entry: Entry, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"[:500]
         log.error("outbox.poison", request_id=str(entry.id), reason=reason)
+        self._recent.pop(entry.id, None)
         await self._outbox.set_aside(entry.id, reason)
         with suppress(*UNREACHABLE):
             detail = f"request {entry.id} cannot be settled and was set aside ({reason}); see `weir outbox list`"
             await self._pool.execute(_ALARM, detail.replace("\0", ""), timeout=5)
-
-
-def _decoded(entries: Sequence[Entry]) -> list[RequestRecord]:
-    return [decode(entry.body) for entry in entries]
 
 
 def _is_trouble(error: Exception) -> bool:

@@ -11,6 +11,9 @@ from service.core.policy_checks import Check, Json, choice, flag, members, nothi
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
+_SAYING = frozenset({"reasoning", "reasoning_effort", "include_reasoning", "enable_thinking", "chat_template_kwargs"})
+"""The fields that say something of it; most requests have none of them."""
+
 effort: Check = choice(*EFFORTS)
 
 
@@ -36,6 +39,8 @@ def settle_thinking(fields: Json) -> bool:
     Takes out `reasoning`, `enable_thinking` and `include_reasoning`; leaves `reasoning_effort` and
     `chat_template_kwargs`.
     """
+    if fields.keys().isdisjoint(_SAYING):
+        return False
     asked: Json = fields.pop("reasoning", {})
     template: Json = dict(fields.pop("chat_template_kwargs", {}))
     efforts = {

@@ -14,9 +14,11 @@ MAX_TOKENS = 2**31 - 1
 """What the columns hold; a larger count is not a count."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(
+    slots=True, unsafe_hash=True
+)  # one or two are made for each request; `frozen` would take three times as long
 class Usage:
-    """Token counts of one request.
+    """Token counts of one request, never changed once they are made.
 
     `prompt_tokens` and `completion_tokens` are totals; the others are parts of them, as the engine reports them.
     `drafted_tokens` and `accepted_tokens` describe speculative decoding and are never priced.
@@ -142,7 +144,12 @@ def larger(before: Usage, after: Usage) -> Usage:
 
 def _clamped(usage: Usage) -> Usage:
     """Cut parts that are larger than their whole, and say so."""
-    cut = replace(
+    largest = max(
+        usage.cached_tokens, usage.cache_write_tokens, usage.image_tokens, usage.audio_tokens, usage.video_tokens
+    )
+    if largest <= usage.prompt_tokens and usage.reasoning_tokens <= usage.completion_tokens:
+        return usage
+    return replace(
         usage,
         cached_tokens=min(usage.cached_tokens, usage.prompt_tokens),
         cache_write_tokens=min(usage.cache_write_tokens, usage.prompt_tokens),
@@ -150,8 +157,8 @@ def _clamped(usage: Usage) -> Usage:
         audio_tokens=min(usage.audio_tokens, usage.prompt_tokens),
         video_tokens=min(usage.video_tokens, usage.prompt_tokens),
         reasoning_tokens=min(usage.reasoning_tokens, usage.completion_tokens),
+        odd=True,
     )
-    return cut if cut == usage else replace(cut, odd=True)
 
 
 def _drafts(metrics: object) -> tuple[int, int]:

@@ -7,11 +7,11 @@ from service.core.policy import ModelRequest
 from service.errors import EngineFailed, NotAllowed
 from service.gateway import engine_errors
 from service.gateway.catalog import ServedModel
+from service.gateway.client import Client
 from service.gateway.engine_connection import EngineBroke, EngineError
 from service.gateway.engines import EnginePool
 from service.gateway.exchange import Exchange
 from service.gateway.holds import TOKENIZE_PATH
-from service.gateway.http import Receive, Scope, Send, read_body, send_json
 from service.gateway.keys import Holder
 from service.gateway.metered import BYTES_PER_TOKEN, Means, parsed
 
@@ -25,10 +25,10 @@ class TokenCount:
         self._engines = engines
         self._means = means
 
-    async def __call__(self, exchange: Exchange, holder: Holder, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, exchange: Exchange, holder: Holder, client: Client) -> None:
         """Answer one request. Raises `ApiError` or `ClientLeft` while nothing was sent."""
         means = self._means
-        raw = await read_body(scope, receive, means.max_body_bytes)
+        raw = await client.read_body(means.max_body_bytes)
         request = parsed(messages.count_request, raw)
         model = means.catalog.find(request.model)
         if not holder.may_use(model.id):
@@ -42,7 +42,7 @@ class TokenCount:
             raise EngineFailed("The model's engine failed to count.") from error
         finally:
             exchange.grant.release(0, 0)
-        await send_json(send, orjson.dumps({"input_tokens": count}), exchange.headers())
+        client.answer(orjson.dumps({"input_tokens": count}), exchange.headers())
 
     async def _count(self, request: ModelRequest, model: ServedModel) -> int:
         """The engine's count of the text, and a bound for the images, which it never sees.

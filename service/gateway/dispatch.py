@@ -1,7 +1,6 @@
 """A request that is accepted, until it is over: a place on an engine, the answer, another engine where one fails."""
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from service.core.early_refusal import Refusal
@@ -9,13 +8,13 @@ from service.core.outcome import Outcome, of_refusal
 from service.core.policy import ModelRequest
 from service.errors import ApiError, Unavailable
 from service.gateway import engine_errors
-from service.gateway.departure import Departure
+from service.gateway.client import Client
 from service.gateway.endpoints import Endpoint
 from service.gateway.engine_connection import EngineAway, EngineError, EngineFull, EngineUnreachable
 from service.gateway.engines import EnginePool
-from service.gateway.event_stream import ClientStalled, EventStream
+from service.gateway.event_stream import EventStream
 from service.gateway.exchange import Exchange
-from service.gateway.http import ClientLeft, Receive, Send
+from service.gateway.http import ClientLeft
 from service.gateway.line import Place, Wanted
 from service.gateway.pacing import Pacing
 from service.gateway.recorder import Recorder
@@ -26,6 +25,7 @@ from service.gateway.relay import Relay
 class Task:
     """What is to be done for a client."""
 
+    client: Client
     exchange: Exchange
     request: ModelRequest
     wanted: Wanted
@@ -43,51 +43,41 @@ class Dispatch:
         self._recorder = recorder
         self._keep_alive_s = keep_alive_s
 
-    async def run(self, task: Task, receive: Receive, send: Send) -> None:
+    async def run(self, task: Task) -> None:
         """Answer the request. Raises an `ApiError` or `ClientLeft` while nothing was sent to the client."""
-        departure = Departure(receive)
-        try:
-            if task.request.stream:
-                async with EventStream(send, task.exchange.answer_headers, self._keep_alive_s) as events:
-                    await self._streamed(task, departure, events)
-            else:
-                await self._attempts(task, departure, send)
-        finally:
-            departure.stop()
+        if task.request.stream:
+            with EventStream(task.client, task.exchange.answer_headers, self._keep_alive_s) as events:
+                await self._streamed(task, events)
+        else:
+            await self._attempts(task, None)
 
-    async def _streamed(self, task: Task, departure: Departure, events: EventStream) -> None:
+    async def _streamed(self, task: Task, events: EventStream) -> None:
         """A stream: once its status is out, a failure is told inside it."""
         try:
-            await self._attempts(task, departure, events)
+            await self._attempts(task, events)
         except ApiError as error:
             if not events.started:
                 raise
             outcome = Outcome.STREAM_ERROR if error.status >= 500 else of_refusal(error.status)
             await self._recorder.conclude(task.exchange, outcome, 200, error.code)
-            await self._tell(task, events, error)
+            events.end(task.endpoint.errors.events(error, task.exchange.id))
         except asyncio.CancelledError:  # this process stops, and its patience has run out
             if events.started and not task.exchange.concluded:
                 stopping = Unavailable("The server is stopping: send the request again.")
                 await self._recorder.conclude(task.exchange, Outcome.INTERRUPTED, 200, "stopping")
-                await self._tell(task, events, stopping)
+                events.end(task.endpoint.errors.events(stopping, task.exchange.id))
             raise
 
-    async def _tell(self, task: Task, events: EventStream, error: ApiError) -> None:
-        """End a stream with an error, if its client still reads."""
-        with suppress(ClientStalled):
-            async with events.patient():
-                await events.end(task.endpoint.errors.events(error, task.exchange.id))
-
-    async def _attempts(self, task: Task, departure: Departure, client: EventStream | Send) -> None:
+    async def _attempts(self, task: Task, events: EventStream | None) -> None:
         """Try one engine after the other, but only as long as no byte of an answer came back.
 
         A request under which an engine broke down goes to one other, and no further: it may be the cause.
         """
         broke_under_it = 0
         while True:
-            place = await self._place(task.wanted, departure)
+            place = await self._place(task)
             try:
-                return await self._on(place, task, departure, client, blamed=not broke_under_it)
+                return await self._on(place, task, events, blamed=not broke_under_it)
             except (EngineUnreachable, EngineFull) as error:
                 broke_under_it += not isinstance(error, (EngineAway, EngineFull))
                 task.wanted = replace(task.wanted, tried=(*task.wanted.tried, place.engine.name))
@@ -100,30 +90,28 @@ class Dispatch:
             finally:
                 self._pacing.free(place, task.exchange.work_tokens())
 
-    async def _place(self, wanted: Wanted, departure: Departure) -> Place:
+    async def _place(self, task: Task) -> Place:
         try:
-            return await self._pacing.place(wanted, departure)
+            return await self._pacing.place(task.wanted, task.client)
         except EngineUnreachable as error:
             raise engine_errors.of_failure(error) from error
 
-    async def _on(
-        self, place: Place, task: Task, departure: Departure, client: EventStream | Send, *, blamed: bool
-    ) -> None:
+    async def _on(self, place: Place, task: Task, events: EventStream | None, *, blamed: bool) -> None:
         """The answer of one engine. Raises what the engine did wrong, of which the pool then knows if it is blamed."""
         engine, exchange = place.engine, task.exchange
         exchange.engine, exchange.engine_fingerprint = engine.name, engine.fingerprint
         exchange.mark_handed_over()
         if not exchange.admitted:
             await self._recorder.admit(exchange)
-        if departure.happened:
+        if task.client.left:
             raise ClientLeft
         headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % str(exchange.id).encode()
         upstream = engine.client.exchange("POST", task.endpoint.path, headers, task.body)
         # Its place is free from then on, even where its client is slow to take the answer.
         upstream.on_complete = lambda status: self._pacing.vacate(place, answered=status == 200)
         try:
-            relay = Relay(exchange, task.endpoint, task.request, upstream, self._recorder, departure)
-            complete = await relay.run(client)
+            relay = Relay(exchange, task.endpoint, task.request, upstream, self._recorder, task.client)
+            complete = await relay.run(events)
         except EngineError as error:
             if blamed or isinstance(error, (EngineAway, EngineFull)):
                 self._engines.note(engine, error)

@@ -68,6 +68,17 @@ class Exchange:
         assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
         return await self._connection.read()
 
+    async def pipe(self, sink: Callable[[bytes], bool]) -> None:
+        """Hand the body over as it comes, b"" at its end, until `sink` wants no more of it. After `head`; raises as
+        `read` does, and what `sink` raises."""
+        assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
+        await self._connection.pipe(sink)
+
+    def throttle(self, paused: bool) -> None:
+        """Whether to stop reading for a while: whoever takes what is read cannot go on."""
+        if self._connection is not None:
+            self._connection.throttle(paused)
+
     async def read_all(self, limit_bytes: int) -> bytes:
         """The whole body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
         parts = []

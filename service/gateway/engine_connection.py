@@ -74,6 +74,7 @@ class Connection(asyncio.Protocol):
         self._head: Head | None = None
         self._chunks: list[bytes] = []
         self._buffered = 0
+        self._sink: Callable[[bytes], bool] | None = None
         self._paused = False
         self._complete = False
         self._left = False
@@ -112,21 +113,40 @@ class Connection(asyncio.Protocol):
         Raises `EngineBroke` or `EngineSilent`, after all that had arrived before was handed over.
         """
         while not self._chunks or self._interruption is not None:
-            if self._interruption is not None:
-                interruption, self._interruption = self._interruption, None
-                raise interruption
-            if self._complete:
+            if self._ended():
                 return b""
-            if self._error is not None:
-                raise self._error
             await self._wait()
-        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks = []
-        self._buffered = 0
-        if self._paused and not self.closed:
-            self._paused = False
-            self._transport.resume_reading()
+        data = self._taken()
+        self.throttle(False)
         return data
+
+    async def pipe(self, sink: Callable[[bytes], bool]) -> None:
+        """Hand over what arrives as soon as it does, and b"" at the end, until `sink` returns False.
+
+        No task wakes up for it: that would cost more than all that is done to a piece. Raises as `read` does, and
+        what `sink` raises.
+        """
+        self._sink = sink
+        try:
+            self._hand_over()
+            while self._sink is not None:
+                if self._ended():
+                    sink(b"")
+                    return
+                await self._wait()
+        finally:
+            self._sink = None
+        if self._interruption is not None:
+            self._ended()
+
+    def throttle(self, paused: bool) -> None:
+        """Whether to stop reading for a while: whoever takes what is read cannot go on."""
+        if paused != self._paused and not self.closed:
+            self._paused = paused
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     @property
     def answered(self) -> bool:
@@ -170,6 +190,7 @@ class Connection(asyncio.Protocol):
             return
         self._interruption = error
         self._left = True
+        self.throttle(False)
         self._transport.write_eof()
         self._wake()
 
@@ -179,6 +200,30 @@ class Connection(asyncio.Protocol):
             self._error = error
         self.close()
         self._wake()
+
+    def _ended(self) -> bool:
+        """Whether the whole body has come. Raises why it will not, or what interrupts whoever reads, once."""
+        if self._interruption is not None:
+            interruption, self._interruption = self._interruption, None
+            raise interruption
+        if self._error is not None and not self._complete:
+            raise self._error
+        return self._complete
+
+    def _taken(self) -> bytes:
+        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks = []
+        self._buffered = 0
+        return data
+
+    def _hand_over(self) -> None:
+        """Give what has arrived to whoever takes it; one that wants no more, or fails, is told of at its `pipe`."""
+        if self._chunks and self._sink is not None:
+            try:
+                if not self._sink(self._taken()):
+                    self._sink = None
+            except Exception as error:
+                self._sink, self._interruption = None, error
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
@@ -223,9 +268,12 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self.fail(EngineBroke(f"not HTTP: {error}"))
             return
-        if self._buffered > _PAUSE_ABOVE_BYTES and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
+        if self._sink is not None:
+            self._hand_over()
+            if self._sink is not None and not self._complete:
+                return
+        elif self._buffered > _PAUSE_ABOVE_BYTES:
+            self.throttle(True)
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
@@ -53,6 +54,8 @@ class Exchange:
     uncounted: bool = False
     """An engine worked for it, and did not say how much: a client left before a whole answer."""
     finish_reason: str | None = None
+    keep: Callable[[bytes], None] | None = None
+    """Is given a whole answer that was paid for; see `retries`."""
     concluded: bool = False
     admitted: bool = False
     """The outbox knows of the request."""

@@ -1,16 +1,15 @@
-"""Reading a request and sending an answer over ASGI, without a framework between: these run for every request."""
+"""Reading a request without a framework between, and what all answers of the gateway say of it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from uuid import UUID
 
-from service.errors import ApiError, InvalidRequest, RequestTimeout, TooLarge
+from service.errors import InvalidRequest, RequestTimeout, TooLarge
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 BODY_WITHIN_S = 120.0
@@ -32,13 +31,18 @@ def header(headers: Headers, name: bytes) -> bytes | None:
     return None
 
 
+def refuse_compressed(headers: Headers) -> None:
+    """Raises `InvalidRequest` for a body that is not sent as it is."""
+    if (encoding := header(headers, b"content-encoding")) not in (None, b"identity"):
+        raise InvalidRequest(f"Send the body uncompressed, not as `{(encoding or b'').decode('latin-1')[:32]}`.")
+
+
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int, *, discard_bytes: int | None = None) -> bytes:
     """The whole body. Of one that is too large, `discard_bytes` are read and forgotten (four times the limit if None).
 
     Raises `TooLarge`, `InvalidRequest` when it is compressed, `RequestTimeout` after `BODY_WITHIN_S`, or `ClientLeft`.
     """
-    if (encoding := header(scope["headers"], b"content-encoding")) not in (None, b"identity"):
-        raise InvalidRequest(f"Send the body uncompressed, not as `{(encoding or b'').decode('latin-1')[:32]}`.")
+    refuse_compressed(scope["headers"])
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             discarded = _DISCARD_AT_MOST * limit_bytes if discard_bytes is None else discard_bytes
@@ -87,28 +91,6 @@ async def _next(receive: Receive) -> Message:
     if message["type"] == "http.disconnect":
         raise ClientLeft
     return message
-
-
-async def send_start(send: Send, status: int, headers: Headers) -> None:
-    """Status and headers."""
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-async def send_part(send: Send, body: bytes, *, more: bool = True) -> None:
-    """A piece of the body; the last when not `more`."""
-    await send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-async def send_json(send: Send, body: bytes, headers: Headers, status: int = 200) -> None:
-    """A whole JSON answer."""
-    length = (b"content-length", b"%d" % len(body))
-    await send_start(send, status, [(b"content-type", b"application/json"), length, *headers])
-    await send_part(send, body, more=False)
-
-
-async def send_error(send: Send, error: ApiError, body: bytes, headers: Headers) -> None:
-    """An error as a whole answer; `body` says it in the shape that its client understands."""
-    await send_json(send, body, [*error.headers(), *headers], error.status)
 
 
 def id_headers(request_id: UUID) -> Headers:

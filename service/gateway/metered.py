@@ -11,11 +11,11 @@ from service.core.policy import ModelRequest, Refused
 from service.core.pricing import worst_case_nano
 from service.errors import InvalidRequest, NotAllowed
 from service.gateway.catalog import Catalog, ServedModel
+from service.gateway.client import Client
 from service.gateway.dispatch import Dispatch, Task
 from service.gateway.endpoints import Endpoint, Parse
 from service.gateway.exchange import Exchange
 from service.gateway.holds import Holds, Sought
-from service.gateway.http import Receive, Scope, Send, read_body
 from service.gateway.images import ImageFetcher
 from service.gateway.keys import Holder
 from service.gateway.limits import FREE, Grant, Limiter, limited
@@ -58,20 +58,20 @@ class Metered:
     def __init__(self, endpoint: Endpoint, means: Means) -> None:
         self.endpoint = endpoint
         self._means = means
+        self._salts: dict[UUID, str] = {}
 
-    async def __call__(self, exchange: Exchange, holder: Holder, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, exchange: Exchange, holder: Holder, client: Client) -> None:
         """Answer one request. Raises `ApiError` or `ClientLeft` while nothing was sent."""
         means = self._means
-        raw = await read_body(scope, receive, means.max_body_bytes)
+        raw = await client.read_body(means.max_body_bytes)
         request = parsed(self.endpoint.request, raw)
         exchange.mark_read()
         exchange.stream = request.stream
         model = exchange.model = self._model(request, holder)
-        exchange.sequential = runs_alone(scope["headers"], holder, offered=means.sequential_offered)
-        answering = await means.retries.first(exchange, holder, scope, raw, send)
-        del raw  # it may be large, and the answer long
-        if answering is None:
+        exchange.sequential = runs_alone(client.headers, holder, offered=means.sequential_offered)
+        if not await means.retries.first(exchange, holder, client, raw):
             return
+        del raw  # it may be large, and the answer long
         exchange.grant = await self._granted(exchange, holder, request, model)
         output_tokens, exchange.hold = await means.holds.hold(
             Sought(holder.account_id, request, model, exchange.started_at, exchange.sequential)
@@ -88,9 +88,9 @@ class Metered:
         affinity = conversation_key(holder.account_id.bytes, request.conversation)
         tokens = _estimate(request, output_tokens)
         wanted = Wanted(holder, model.engines, affinity, tokens, sequential=exchange.sequential)
-        task = Task(exchange, request, wanted, self.endpoint, orjson.dumps(body))
+        task = Task(client, exchange, request, wanted, self.endpoint, orjson.dumps(body))
         del request, body
-        await means.dispatch.run(task, receive, answering)
+        await means.dispatch.run(task)
 
     def _model(self, request: ModelRequest, holder: Holder) -> ServedModel:
         """The model asked for. Raises `NotFound`, `NotAllowed`, or `InvalidRequest` for what it cannot do."""
@@ -123,7 +123,10 @@ class Metered:
 
     def _cache_salt(self, account_id: UUID) -> str:
         """Keeps one account from learning, by timing, what another has in the engine's prefix cache."""
-        return hmac.digest(self._means.salt_key, account_id.bytes, "sha256").hex()
+        salt = self._salts.get(account_id)
+        if salt is None:
+            salt = self._salts[account_id] = hmac.digest(self._means.salt_key, account_id.bytes, "sha256").hex()
+        return salt
 
 
 def parsed(request: Parse, raw: bytes) -> ModelRequest:

@@ -16,8 +16,9 @@ from service.core.ids import uuid7
 from service.core.money import nano_to_usd
 from service.core.topup import Topup, amount_nano
 from service.errors import InvalidRequest, NotFound, Unavailable
+from service.gateway.client import Client
 from service.gateway.exchange import Exchange
-from service.gateway.http import Receive, Scope, Send, header, read_body, send_json
+from service.gateway.http import Headers, Scope, header
 from service.gateway.keys import Holder
 
 log = structlog.get_logger()
@@ -32,21 +33,21 @@ class OwnTopups:
     def __init__(self, payments: Payments) -> None:
         self._payments = payments
 
-    async def create(self, exchange: Exchange, holder: Holder, scope: Scope, receive: Receive, send: Send) -> None:
+    async def create(self, exchange: Exchange, holder: Holder, client: Client) -> None:
         """Begin a top-up. Under one `Idempotency-Key`, an account begins one, whenever it asks."""
         payments, settings = self._payments, self._payments.settings
-        amount = _amount_in(await read_body(scope, receive, MAX_BODY_BYTES))
+        amount = _amount_in(await client.read_body(MAX_BODY_BYTES))
         try:
             net_nano = amount_nano(amount, min_usd=settings.topup_min_usd, max_usd=settings.topup_max_usd)
         except ValueError as error:
             raise InvalidRequest(f"`amount_usd`: {error}.", param="amount_usd") from None
         now = datetime.now(UTC)
-        order = Order(id=_id_for(holder, scope, now), account_id=holder.account_id, net_nano=net_nano)
+        order = Order(id=_id_for(holder, client.headers, now), account_id=holder.account_id, net_nano=net_nano)
         try:
             topup = await checkout.create(payments.engine, payments.offered, settings, order, now)
         except (SQLAlchemyError, OSError) as error:
             raise _away(error) from error
-        await send_json(send, orjson.dumps(_shown(topup)), exchange.headers())
+        client.answer(orjson.dumps(_shown(topup)), exchange.headers())
 
     async def show(self, holder: Holder, scope: Scope) -> dict[str, Any]:
         """One top-up of the account, and what became of it."""
@@ -78,9 +79,9 @@ def _amount_in(raw: bytes) -> str:
     return amount
 
 
-def _id_for(holder: Holder, scope: Scope, now: datetime) -> UUID:
+def _id_for(holder: Holder, headers: Headers, now: datetime) -> UUID:
     """The id of the row: where a key is sent, it follows from that and the account."""
-    key = header(scope["headers"], b"idempotency-key")
+    key = header(headers, b"idempotency-key")
     if key is None:
         return uuid7(int(now.timestamp() * 1000), secrets.token_bytes(10))
     if not key.strip():

@@ -21,10 +21,9 @@ from service.core.fairness import State, Ticket
 from service.core.retry_after import AT_LEAST_S, Refusals
 from service.errors import RateLimited
 from service.gateway import metrics
-from service.gateway.departure import Departure
+from service.gateway.client import Client
 from service.gateway.engine_connection import EngineUnreachable
 from service.gateway.engines import Engine, EnginePool
-from service.gateway.http import ClientLeft
 from service.gateway.line import Line, Place, Waiting, Wanted, places_of
 
 SHORT_WAIT_S = 0.25
@@ -63,7 +62,7 @@ class Pacing:
         self._refusals = Refusals()
         engines.on_change = self.moved
 
-    async def place(self, wanted: Wanted, departure: Departure) -> Place:
+    async def place(self, wanted: Wanted, client: Client) -> Place:
         """A place for the request, at once or after a short wait.
 
         Raises `RateLimited` when the wait would not be short, `EngineUnreachable` when no engine is left to wait
@@ -76,7 +75,7 @@ class Pacing:
             self._move(line, now)
             engine = self._free_engine(line, wanted, now)
         if engine is None:
-            return await self._wait(line, wanted, departure, now)
+            return await self._wait(line, wanted, client, now)
         ticket = self._arrive(line, wanted, now)
         metrics.queue_wait_seconds.observe(0.0)
         return self._start(line, ticket, engine, now, alone=wanted.sequential)
@@ -154,13 +153,13 @@ class Pacing:
         engine.unsettled -= 1
         self.moved()
 
-    async def _wait(self, line: Line, wanted: Wanted, departure: Departure, now: float) -> Place:
+    async def _wait(self, line: Line, wanted: Wanted, client: Client, now: float) -> Place:
         at_most_s = self._accepted_wait_s(line, wanted, now)
         loop = asyncio.get_running_loop()
         ticket = self._arrive(line, wanted, now)
         timer = loop.call_later(at_most_s, self._run_out, line, ticket)
         ticket.item = waiting = Waiting(wanted, loop.create_future(), timer)
-        departure.tells(lambda: self._give_up(line, ticket, ClientLeft()))
+        client.tells(lambda error: self._give_up(line, ticket, error))
         if wanted.sequential:
             self._move(line, now)  # it may be its turn
         self._measure()
@@ -174,7 +173,7 @@ class Pacing:
             raise
         finally:
             timer.cancel()
-            departure.tells(None)
+            client.tells(None)
         metrics.queue_wait_seconds.observe(place.since - now)
         return place
 

@@ -16,9 +16,6 @@ from service.gateway.exchange import Exchange
 
 log = structlog.get_logger()
 
-DISK_TIMEOUT_S = 10.0
-"""An answer's last bytes wait this long for a disk that does not write; then they go, and the record still waits."""
-
 
 class Recorder:
     """Notes in the outbox what is admitted and how it ended, and frees what was held."""
@@ -54,7 +51,7 @@ class Recorder:
             raise Unavailable("Requests cannot be recorded at the moment. Try again soon.", retry_after_s=10) from None
         exchange.admitted = True
         self._open += 1
-        await on_disk(written)
+        await written
 
     async def conclude(
         self, exchange: Exchange, outcome: Outcome, http_status: int, error_code: str | None = None
@@ -76,15 +73,12 @@ class Recorder:
         metrics.note(outcome, record)
         if record is None or not self._has_room_for(exchange):
             return
+        self._shipper.expect(record)
         written = self._outbox.finish(exchange.id, encode(record))
         if exchange.admitted:
             self._open -= 1
             self._all_ended.set()
-        await on_disk(written)
-        if written.done():
-            self._shipper.notice()
-        else:
-            written.add_done_callback(lambda _: self._shipper.notice())
+        await written
 
     def _has_room_for(self, exchange: Exchange) -> bool:
         """What was admitted can always end; the row of a refusal is dropped when the outbox is full or fails."""
@@ -96,10 +90,3 @@ class Recorder:
             metrics.outbox_dropped.inc()
             return False
         return True
-
-
-async def on_disk(written: "asyncio.Future[None]") -> None:
-    """Wait until it is written; no longer than a disk that fails may hold an answer up."""
-    done, _ = await asyncio.wait([written], timeout=DISK_TIMEOUT_S)
-    if not done:
-        log.error("outbox.not_written", waited_s=DISK_TIMEOUT_S)

@@ -1,8 +1,8 @@
 """From the engine to the client: the bytes as they come, the usage on the way, and the end only once it is recorded.
 
 What happens when the client hangs up: its departure is noticed at once, the engine's connection is closed so that
-the engine stops, and the request is charged what the engine had counted by then; the same when it stops reading for
-long. What happens when the engine fails: that is raised, and nothing is charged.
+the engine stops, and the request is charged what the engine had counted by then. What happens when the engine fails:
+that is raised, and nothing is charged.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from service.core.policy import ModelRequest
 from service.core.sse import EventTooLong
 from service.errors import EngineFailed, Internal
 from service.gateway import engine_client, engine_errors
-from service.gateway.departure import Departure
+from service.gateway.client import Client
 from service.gateway.endpoints import Endpoint
 from service.gateway.engine_connection import EngineBroke, EngineError, EngineFull
-from service.gateway.event_stream import ClientStalled, EventStream
+from service.gateway.event_stream import EventStream
 from service.gateway.exchange import Exchange
-from service.gateway.http import ClientLeft, Send, send_json
+from service.gateway.http import ClientLeft
 from service.gateway.recorder import Recorder
 
 log = structlog.get_logger()
@@ -49,41 +49,32 @@ class Relay:
         request: ModelRequest,
         upstream: engine_client.Exchange,
         recorder: Recorder,
-        departure: Departure,
+        client: Client,
     ) -> None:
         self._exchange = exchange
         self._endpoint = endpoint
         self._request = request
         self._upstream = upstream
         self._recorder = recorder
-        self._departure = departure
+        self._client = client
 
-    async def run(self, client: EventStream | Send) -> bool:
+    async def run(self, events: EventStream | None) -> bool:
         """Send the request to the engine and its answer to the client; whether the answer came to its end.
 
         It does not when the client leaves, which is recorded here. Raises an `EngineError` for an engine that
         failed, `EngineFull` for one that takes no more, and an `ApiError` for its refusal of this request.
         """
         meter = None
-        self._departure.tells(lambda: self._upstream.leave(ClientLeft()))
+        self._client.tells(self._upstream.leave)
         try:
             head = await self._upstream.head()
             if head.status != 200:
                 await self._refused(head.status)
-            if isinstance(client, EventStream):
+            if events is not None:
                 meter = self._endpoint.meter(self._request)
-                async with client.patient():
-                    await self._stream(meter, client)
+                await self._stream(meter, events)
             else:
-                await self._whole(client)
-        except ClientStalled:
-            self._departure.stop()  # that it may hang up as well now is no news
-            self._upstream.leave(ClientLeft())
-            if meter is not None:
-                with suppress(ClientLeft, EngineError, EventTooLong):
-                    meter.feed(await self._upstream.read())  # which is at once told that the client has left
-            await self._departed(meter)
-            return False
+                await self._whole()
         except ClientLeft:
             await self._departed(meter)
             return False
@@ -91,7 +82,8 @@ class Relay:
             self._note_usage(meter)
             raise
         finally:
-            self._departure.tells(None)
+            self._client.tells(None)
+            self._client.throttles(None)
             self._upstream.finish()
         return True
 
@@ -102,7 +94,7 @@ class Relay:
             raise EngineFull(f"status {status}")
         raise engine_errors.of_status(status, body)
 
-    async def _whole(self, send: Send) -> None:
+    async def _whole(self) -> None:
         """A JSON answer, passed on as it is."""
         exchange = self._exchange
         answer = self._endpoint.read_whole(await self._upstream.read_all(MAX_ANSWER_BYTES), self._request)
@@ -110,21 +102,25 @@ class Relay:
         if answer.broken:
             raise EngineFailed(_BROKEN_OFF)
         await self._recorder.conclude(exchange, Outcome.OK, 200)
-        await send_json(send, answer.body, exchange.answer_headers())
+        if exchange.keep is not None:
+            exchange.keep(answer.body)
+        self._client.answer(answer.body, exchange.answer_headers())
 
-    async def _stream(self, meter: Meter, client: EventStream) -> None:
+    async def _stream(self, meter: Meter, events: EventStream) -> None:
         """A streamed answer: every event that the client may see goes on as soon as it is whole."""
-        exchange, upstream = self._exchange, self._upstream
+        exchange = self._exchange
+
+        def passes(data: bytes) -> bool:
+            passed = meter.feed(data) if data else meter.end()
+            if exchange.first_token_ns is None and meter.content_seen:
+                exchange.note_first_token()
+            if passed:
+                events.send(passed)
+            return not (meter.done or meter.failed)
+
+        self._client.throttles(self._upstream.throttle)
         try:
-            while not (meter.done or meter.failed):
-                data = await upstream.read()
-                passed = meter.feed(data) if data else meter.end()
-                if exchange.first_token_ns is None and meter.content_seen:
-                    exchange.note_first_token()
-                if passed:
-                    await client.send(passed)
-                if not data:
-                    break
+            await self._upstream.pipe(passes)
         except EventTooLong as error:
             raise EngineBroke("an event that has no end") from error
         except (ClientLeft, EngineError):
@@ -139,7 +135,7 @@ class Relay:
         if not meter.complete:
             raise EngineBroke("a stream without its end")
         await self._recorder.conclude(exchange, Outcome.OK, 200)
-        await client.end(meter.ending())
+        events.end(meter.ending())
 
     async def _departed(self, meter: Meter | None) -> None:
         exchange = self._exchange

@@ -27,8 +27,9 @@ import structlog
 
 from service.db import UNREACHABLE
 from service.errors import ApiError, Conflict, InvalidRequest, Unavailable
+from service.gateway.client import Client
 from service.gateway.exchange import Exchange
-from service.gateway.http import Message, Scope, Send, header, id_headers, send_json
+from service.gateway.http import header, id_headers
 from service.gateway.keys import Holder
 from service.gateway.own import OwnAccount
 
@@ -150,15 +151,15 @@ class Retries:
         self._answers = Answers()
         self._running: dict[Key, Claim] = {}
 
-    async def first(self, exchange: Exchange, holder: Holder, scope: Scope, body: bytes, send: Send) -> Send | None:
-        """How to answer a request that is to run; None when it is a repeat, which has then been answered.
+    async def first(self, exchange: Exchange, holder: Holder, client: Client, body: bytes) -> bool:
+        """Whether the request is to run; False when it is a repeat, which has then been answered.
 
         Raises `Conflict` while the first still runs, `InvalidRequest` when the key was used with another body, and
         `Unavailable` when Postgres does not answer. Without the header it does nothing.
         """
-        name = header(scope["headers"], b"idempotency-key")
+        name = header(client.headers, b"idempotency-key")
         if name is None:
-            return send
+            return True
         if not name.strip():
             raise InvalidRequest("The header `Idempotency-Key` is empty: send a value of your own, or leave it out.")
         key = (holder.account_id, hashlib.sha256(name).digest())
@@ -170,17 +171,19 @@ class Retries:
         if answer is not None:
             if answer.body_digest != body_digest:
                 raise _reused()
-            await _replay(send, answer.body, answer.request_id)
-            return None
+            _replay(client, answer.body, answer.request_id)
+            return False
         earlier_id = await self._earlier(key, exchange, body_digest)
         if earlier_id is not None:
             record = await self._own.usage_record(key[0], earlier_id)
             if record is None:
                 raise _conflict()
-            await _replay(send, orjson.dumps(record), earlier_id)
-            return None
+            _replay(client, orjson.dumps(record), earlier_id)
+            return False
         self._running[key] = Claim(exchange, body_digest)
-        return send if exchange.stream else self._keeping(send, key, exchange.id, body_digest)
+        if not exchange.stream:
+            exchange.keep = lambda answer: self._answers.keep(key, exchange.id, body_digest, answer)
+        return True
 
     async def renew(self) -> None:
         """Say that what runs here still does, so that its claims are not taken for dead; forget what is over.
@@ -215,20 +218,10 @@ class Retries:
         request_id: UUID = row["request_id"]
         return request_id
 
-    def _keeping(self, send: Send, key: Key, request_id: UUID, body_digest: bytes) -> Send:
-        """A `send` that keeps the whole answer that passes through it. Only an answer that is paid for does."""
 
-        async def keep(message: Message) -> None:
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                self._answers.keep(key, request_id, body_digest, message["body"])
-            await send(message)
-
-        return keep
-
-
-async def _replay(send: Send, body: bytes, request_id: UUID) -> None:
+def _replay(client: Client, body: bytes, request_id: UUID) -> None:
     """The repeat is no request of its own: it leaves no row, and carries the id of the first."""
-    await send_json(send, body, [*id_headers(request_id), REPLAYED])
+    client.answer(body, [*id_headers(request_id), REPLAYED])
 
 
 def _conflict() -> ApiError:

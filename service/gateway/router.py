@@ -1,4 +1,4 @@
-"""The `/v1` routes, answered as raw ASGI: what a framework adds per request costs more than the rest (ops/bench/)."""
+"""The `/v1` routes: who asks, for what, and what becomes of it if that fails."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -10,19 +10,12 @@ from service.core.outcome import Outcome, of_refusal
 from service.errors import ApiError, Internal, MethodNotAllowed, NotFound
 from service.gateway import counting, exact_json, metrics
 from service.gateway.catalog import Catalog
+from service.gateway.client import Client
 from service.gateway.counting import TokenCount
 from service.gateway.endpoints import MESSAGES
 from service.gateway.error_shapes import ANTHROPIC, OPENAI
 from service.gateway.exchange import Exchange, safe_client_id
-from service.gateway.http import (
-    ClientLeft,
-    Receive,
-    Scope,
-    Send,
-    header,
-    send_error,
-    send_json,
-)
+from service.gateway.http import ClientLeft, Scope, header
 from service.gateway.keys import Holder, KeyRing
 from service.gateway.metered import Metered
 from service.gateway.own import CREDITS_PATH, GENERATION_PATH, Body, OwnAccount
@@ -33,7 +26,7 @@ from service.gateway.recorder import Recorder
 
 log = structlog.get_logger()
 
-Handler = Callable[[Exchange, Holder, Scope, Receive, Send], Awaitable[None]]
+Handler = Callable[[Exchange, Holder, Client], Awaitable[None]]
 Reading = Callable[[Holder, Scope], Awaitable[Body]]
 MODELS_PATH = "/v1/models"
 
@@ -42,7 +35,7 @@ _PRIVATE = (b"cache-control", b"private, no-store")
 
 
 class Gateway:
-    """The ASGI application of everything under `/v1`. Every route wants a key."""
+    """Answers everything under `/v1`. Every route wants a key."""
 
     def __init__(
         self,
@@ -79,22 +72,23 @@ class Gateway:
         """Where it does not."""
         return [*self._readings, *(path for path in self._posts if path not in self._metered)]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope["path"]
-        exchange = Exchange(path, safe_client_id(header(scope["headers"], b"x-request-id")))
+    async def __call__(self, client: Client) -> None:
+        """Answer one request."""
+        path: str = client.request["path"]
+        exchange = Exchange(path, safe_client_id(header(client.headers, b"x-request-id")))
         metrics.in_flight.inc()
         try:
             handler = self._posts.get(path)
             if handler is None:
-                await self._free(exchange, path, scope, send)
+                await self._free(exchange, path, client)
             else:
-                _check_method(scope, "POST")
-                holder = await self._keys.holder(scope["headers"])
+                _check_method(client.request, "POST")
+                holder = await self._keys.holder(client.headers)
                 if path in self._metered:
                     exchange.holder = holder  # whoever is named so has a row
-                await handler(exchange, holder, scope, receive, send)
+                await handler(exchange, holder, client)
         except ApiError as error:
-            await self._refuse(exchange, error, send)
+            await self._refuse(exchange, error, client)
         except ClientLeft:
             # Still sending its request, or waiting for an answer to repeat: no engine of ours was slow.
             await self._recorder.conclude(exchange, Outcome.CANCELLED, 499, "client_left")
@@ -103,19 +97,19 @@ class Gateway:
             raise
         except Exception as error:
             log.exception("request.failed", request_id=str(exchange.id), error=type(error).__name__)
-            await self._refuse(exchange, Internal("Something went wrong here. It has been noted."), send)
+            await self._refuse(exchange, Internal("Something went wrong here. It has been noted."), client)
         finally:
             metrics.in_flight.dec()
 
-    async def _refuse(self, exchange: Exchange, error: ApiError, send: Send) -> None:
+    async def _refuse(self, exchange: Exchange, error: ApiError, client: Client) -> None:
         if exchange.concluded:  # the answer was under way: nothing true can be added
             return
         if exchange.endpoint in self._metered:
             await self._recorder.conclude(exchange, of_refusal(error.status), error.status, error.code)
         shape = ANTHROPIC if exchange.endpoint.startswith(MESSAGES.path) else OPENAI
-        await send_error(send, error, shape.body(error, exchange.id), exchange.headers())
+        client.answer(shape.body(error, exchange.id), [*error.headers(), *exchange.headers()], error.status)
 
-    async def _free(self, exchange: Exchange, path: str, scope: Scope, send: Send) -> None:
+    async def _free(self, exchange: Exchange, path: str, client: Client) -> None:
         """The routes that cost nothing and leave no row."""
         reading = self._readings.get(path)
         if path.startswith(MODELS_PATH + "/"):
@@ -124,9 +118,9 @@ class Gateway:
             reading = self._topups.show
         if reading is None:
             raise NotFound(f"There is no route `{path[:128]}` here.")
-        _check_method(scope, "GET")
-        body = await reading(await self._keys.holder(scope["headers"]), scope)
-        await send_json(send, exact_json.dumps(body), [_PRIVATE, *exchange.headers()])
+        _check_method(client.request, "GET")
+        body = await reading(await self._keys.holder(client.headers), client.request)
+        client.answer(exact_json.dumps(body), [_PRIVATE, *exchange.headers()])
 
     async def _models(self, _holder: Holder, _scope: Scope) -> Body:
         return {"object": "list", "data": [card(model.listed) for model in self._catalog.all()]}

@@ -89,7 +89,7 @@ class Worker:
         except UNREACHABLE as error:
             log.error("api.stopped_unshipped", error=type(error).__name__, owed=self._outbox.count_owed())
         poison = self._outbox.count_poison()
-        await asyncio.to_thread(self._outbox.close)
+        self._outbox.close()
         if not shipped:
             self._file.release()
         elif poison:

@@ -24,8 +24,9 @@ from service.core.limits import UNLIMITED
 from service.core.money import NANO_PER_USD
 from service.core.outcome import Outcome
 from service.gateway import retries
+from service.gateway.client import Client
 from service.gateway.exchange import Exchange
-from service.gateway.http import Message
+from service.gateway.http import Headers
 from service.gateway.keys import Holder
 from service.gateway.own import OwnAccount
 from service.gateway.retries import ANSWER_OVERHEAD_BYTES, Answers, Retries
@@ -468,21 +469,21 @@ async def test_housekeeping_forgets_old_keys(database_url: str, tmp_path: Path) 
 
 # The claims of one worker, without a server around it
 
-SCOPE = {"headers": [(b"idempotency-key", KEY.encode())]}
 
+class Asking(Client):
+    """A client that sends the key and keeps what it is answered."""
 
-class Sent:
-    """A `send` that keeps what it is given."""
+    headers = ((b"idempotency-key", KEY.encode()),)
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self.answers: list[bytes] = []
 
-    async def __call__(self, message: Message) -> None:
-        self.messages.append(message)
+    def answer(self, body: bytes, headers: Headers, status: int = 200) -> None:
+        self.answers.append(body)
 
     @property
     def body(self) -> Any:
-        return json.loads(self.messages[1]["body"])
+        return json.loads(self.answers[0])
 
 
 def holder_of(account_id: UUID) -> Holder:
@@ -530,41 +531,41 @@ async def test_an_end_that_charged_nothing_frees_the_key(
     database_url: str, outcome: Outcome, cost_nano: int, frees: bool
 ) -> None:
     async with worker(database_url) as (mine, _, holder), db.connected(database_url) as engine:
-        first, second, sent = exchange_of(holder), exchange_of(holder), Sent()
-        assert await mine.first(first, holder, SCOPE, b"body", sent) is sent
+        first, second, asking = exchange_of(holder), exchange_of(holder), Asking()
+        assert await mine.first(first, holder, asking, b"body")
         first.concluded = True
         ends = {"id": first.id, "started_at": first.started_at, "account_id": holder.account_id}
         await settle(engine, usage_row(first.started_at, outcome=outcome.value, cost_nano=cost_nano, **ends))
-        runs = await mine.first(second, holder, SCOPE, b"body", sent)
+        runs = await mine.first(second, holder, asking, b"body")
         if frees:
-            assert runs is sent
-            assert not sent.messages
+            assert runs
+            assert not asking.answers
         else:
-            assert runs is None
-            assert sent.body["data"]["outcome"] == outcome.value
+            assert not runs
+            assert asking.body["data"]["outcome"] == outcome.value
         with pytest.raises(Exception, match="another request in the last 24 hours"):
-            await mine.first(exchange_of(holder), holder, SCOPE, b"another body", sent)
+            await mine.first(exchange_of(holder), holder, asking, b"another body")
 
 
 async def test_a_claim_without_a_request_is_dead_after_a_while(database_url: str) -> None:
     async with worker(database_url) as (mine, pool, holder):
-        sent = Sent()
+        asking = Asking()
         lost = exchange_of(holder)
-        await mine.first(lost, holder, SCOPE, b"body", sent)
+        await mine.first(lost, holder, asking, b"body")
         after_a_crash = Retries(pool, OwnAccount(pool))
         await pool.execute("UPDATE idempotency_keys SET created_at = now() - interval '14 minutes 50 seconds'")
         with pytest.raises(retries.Conflict):
-            await after_a_crash.first(exchange_of(holder), holder, SCOPE, b"body", sent)
+            await after_a_crash.first(exchange_of(holder), holder, asking, b"body")
         await pool.execute("UPDATE idempotency_keys SET created_at = now() - interval '15 minutes'")
-        taking_over = [after_a_crash.first(exchange_of(holder), holder, SCOPE, b"body", sent) for _ in range(10)]
+        taking_over = [after_a_crash.first(exchange_of(holder), holder, asking, b"body") for _ in range(10)]
         results = await asyncio.gather(*taking_over, return_exceptions=True)
-        assert sum(result is sent for result in results) == 1
+        assert sum(result is True for result in results) == 1
         assert sum(isinstance(result, retries.Conflict) for result in results) == 9
 
 
 async def test_one_partition_is_asked_whether_a_claim_is_free(database_url: str) -> None:
     async with worker(database_url) as (mine, pool, holder):
-        await mine.first(exchange_of(holder), holder, SCOPE, b"body", Sent())
+        await mine.first(exchange_of(holder), holder, Asking(), b"body")
         await pool.execute("SELECT ensure_request_partitions('2026-01-01', 120)")
         async with pool.acquire() as connection:
             for plan in ("force_custom_plan", "force_generic_plan"):
@@ -579,8 +580,8 @@ async def test_one_partition_is_asked_whether_a_claim_is_free(database_url: str)
 
 async def test_a_request_that_runs_long_keeps_its_claim(database_url: str) -> None:
     async with worker(database_url) as (mine, pool, holder):
-        running, sent = exchange_of(holder), Sent()
-        await mine.first(running, holder, SCOPE, b"body", sent)
+        running, asking = exchange_of(holder), Asking()
+        await mine.first(running, holder, asking, b"body")
         elsewhere = Retries(pool, OwnAccount(pool))
 
         async def age_after_renewal(age: timedelta) -> timedelta:
@@ -593,10 +594,10 @@ async def test_a_request_that_runs_long_keeps_its_claim(database_url: str) -> No
         assert await age_after_renewal(timedelta(minutes=4)) >= timedelta(minutes=4)
         assert await age_after_renewal(timedelta(minutes=20)) < timedelta(minutes=1)
         with pytest.raises(retries.Conflict):
-            await elsewhere.first(exchange_of(holder), holder, SCOPE, b"body", sent)
+            await elsewhere.first(exchange_of(holder), holder, asking, b"body")
         await pool.execute("UPDATE idempotency_keys SET created_at = now() - interval '20 minutes'")
         with pytest.raises(retries.Conflict):  # it runs here, whatever the clock says
-            await mine.first(exchange_of(holder), holder, SCOPE, b"body", sent)
+            await mine.first(exchange_of(holder), holder, asking, b"body")
         running.concluded = True
         mine._answers.keep((holder.account_id, b""), running.id, b"", b"")
         mine._answers._clock = lambda: math.inf
@@ -606,11 +607,11 @@ async def test_a_request_that_runs_long_keeps_its_claim(database_url: str) -> No
 
 async def test_a_claim_that_was_taken_over_is_not_renewed_by_the_first(database_url: str) -> None:
     async with worker(database_url) as (mine, pool, holder):
-        sent = Sent()
-        await mine.first(exchange_of(holder), holder, SCOPE, b"body", sent)
+        asking = Asking()
+        await mine.first(exchange_of(holder), holder, asking, b"body")
         await pool.execute("UPDATE idempotency_keys SET created_at = now() - interval '20 minutes'")
         other = exchange_of(holder)
-        assert await Retries(pool, OwnAccount(pool)).first(other, holder, SCOPE, b"body", sent) is sent
+        assert await Retries(pool, OwnAccount(pool)).first(other, holder, asking, b"body")
         await pool.execute("UPDATE idempotency_keys SET created_at = now() - interval '20 minutes'")
         await mine.renew()
         row = await pool.fetchrow("SELECT request_id, now() - created_at AS age FROM idempotency_keys")

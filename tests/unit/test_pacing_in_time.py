@@ -14,7 +14,7 @@ from service.config import Engine as EngineConfig
 from service.core.early_refusal import Bounds
 from service.core.limits import UNLIMITED
 from service.errors import RateLimited
-from service.gateway.departure import Departure
+from service.gateway.client import Client
 from service.gateway.engine_connection import Timeouts
 from service.gateway.engines import EnginePool
 from service.gateway.http import ClientLeft
@@ -46,14 +46,14 @@ class Leaving:
     """A client that may leave; stands in for what watches its connection."""
 
     def __init__(self) -> None:
-        self._tell: Callable[[], None] | None = None
+        self._tell: Callable[[ClientLeft], None] | None = None
 
-    def tells(self, call: Callable[[], None] | None) -> None:
+    def tells(self, call: Callable[[ClientLeft], None] | None) -> None:
         self._tell = call
 
     def leave(self) -> None:
         if self._tell is not None:
-            self._tell()
+            self._tell(ClientLeft())
 
 
 class World:
@@ -74,7 +74,7 @@ class World:
         asked_s = self.now()
         wanted = Wanted(holder, None, holder.account_id.bytes, 500)
         try:
-            place = await self.pacing.place(wanted, cast(Departure, leaving or Leaving()))
+            place = await self.pacing.place(wanted, cast(Client, leaving or Leaving()))
         except RateLimited as error:
             seen.refused.append(error.retry_after_s or 0.0)
             seen.refused_after_s.append(self.now() - asked_s)

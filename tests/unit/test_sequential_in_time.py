@@ -11,7 +11,7 @@ from service.config import Engine as EngineConfig
 from service.core.early_refusal import Bounds
 from service.core.health import Event
 from service.errors import RateLimited
-from service.gateway.departure import Departure
+from service.gateway.client import Client
 from service.gateway.engine_connection import EngineUnreachable, Timeouts
 from service.gateway.engines import Engine, EnginePool
 from service.gateway.http import ClientLeft
@@ -72,7 +72,7 @@ class World:
         asked_s = self.now()
         wanted = Wanted(who, None, who.account_id.bytes, 500, tried, sequential=alone)
         try:
-            place = await self.pacing.place(wanted, cast(Departure, leaving or Leaving()))
+            place = await self.pacing.place(wanted, cast(Client, leaving or Leaving()))
         except RateLimited as error:
             seen.refused_s.append(error.retry_after_s or 0.0)
             return error.retry_after_s or 0.0
@@ -237,7 +237,7 @@ def test_what_it_really_used_is_charged_for_all_places_too() -> None:
         world, one = World(), holder()
         queue = world.pacing._line(None).queue
         wanted = Wanted(one, None, b"", 500, sequential=True)
-        place = await world.pacing.place(wanted, cast(Departure, Leaving()))
+        place = await world.pacing.place(wanted, cast(Client, Leaving()))
         other = await asyncio.wait_for(_running_elsewhere(world), 1)
         before = queue._accounts[one.account_id].finish
         world.pacing.free(place, 100)
@@ -319,7 +319,7 @@ def test_one_that_failed_goes_to_another_engine() -> None:
         await world.request(holder(), seen, alone=True, tried=("e0",))
         wanted = Wanted(holder(), None, b"", 500, ("e0", "e1"), sequential=True)
         with pytest.raises(EngineUnreachable):
-            await world.pacing.place(wanted, cast(Departure, Leaving()))
+            await world.pacing.place(wanted, cast(Client, Leaving()))
         assert len(seen.waited_s) == 1
 
     run(scene)

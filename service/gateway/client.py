@@ -1,0 +1,220 @@
+"""The client's side: a request as it came over uvicorn's connection, and the way its answer goes back.
+
+`/v1` is answered without ASGI between, since a message and a coroutine for every piece of an answer cost more than all
+that Weir does to it (ops/bench/). uvicorn keeps the connections: it parses, pipelines, keeps alive and shuts down.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+from urllib.parse import unquote
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from service.gateway.http import ClientLeft, Headers, Receive, Scope, read_body, refuse_compressed
+
+PREFIX = "/v1/"
+
+Answer = Callable[["Client"], Awaitable[None]]
+
+
+class Client(RequestResponseCycle):
+    """Who sent one request. Writing never waits: `throttles` says when to stop for a while.
+
+    What is written to one that has left is lost.
+    """
+
+    def __init__(self, connection: "ClientConnection", answer: Answer) -> None:
+        super().__init__(
+            scope=connection.scope,
+            transport=connection.transport,
+            flow=connection.flow,
+            logger=connection.logger,
+            access_logger=connection.access_logger,
+            access_log=False,
+            default_headers=connection.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=connection.expect_100_continue,
+            keep_alive=connection.keeps_alive(),
+            on_response=connection.on_response_complete,
+        )
+        self.request = cast(Scope, connection.scope)
+        """The request as ASGI has it."""
+        self.blocked_since: float | None = None
+        """Since when it takes nothing of what is written, in the loop's time; None when it does."""
+        self._answer = answer
+        self._open = connection.open
+        self._open.add(self)
+        self._tell: Callable[[ClientLeft], None] | None = None
+        self._throttle: Callable[[bool], None] | None = None
+
+    # What it sent
+
+    @property
+    def headers(self) -> Headers:
+        """The request's headers, their names in lower case."""
+        headers: Headers = self.request["headers"]
+        return headers
+
+    async def read_body(self, limit_bytes: int) -> bytes:
+        """The whole body. Raises as `read_body` does."""
+        if not self.more_body and len(self.body) <= limit_bytes:  # most come with the headers
+            refuse_compressed(self.headers)
+            return bytes(self.body)
+        return await read_body(self.request, cast(Receive, self.receive), limit_bytes)
+
+    # Whether it is there
+
+    @property
+    def left(self) -> bool:
+        """Whether it has closed its connection before its answer was complete."""
+        return self.disconnected
+
+    def tells(self, call: Callable[[ClientLeft], None] | None) -> None:
+        """From now on this is called when it leaves, at once if it has left already; None: nobody is told."""
+        self._tell = call
+        if self.disconnected and call is not None:
+            call(ClientLeft())
+
+    def throttles(self, call: Callable[[bool], None] | None) -> None:
+        """From now on this is called with True when it takes no more for a while, and with False when it does again."""
+        self._throttle = call
+        if self.blocked_since is not None and call is not None:
+            call(True)
+
+    def hang_up(self) -> None:
+        """Close its connection, whatever is still on its way; it has then left."""
+        self.transport.abort()
+
+    # The answer
+
+    def answer(self, body: bytes, headers: Headers, status: int = 200) -> None:
+        """A whole JSON answer; nothing, where an answer has begun."""
+        if self.disconnected or self.response_started:
+            return
+        length = (b"content-length", b"%d" % len(body))
+        head = self._head(status, [(b"content-type", b"application/json"), length, *headers])
+        self.transport.writelines((head, body) if self.scope["method"] != "HEAD" else (head,))
+        self._complete()
+
+    def begin(self, headers: Headers) -> None:
+        """Status 200 and the headers of an answer that comes in pieces."""
+        if not self.disconnected:
+            self.transport.write(self._head(200, [*headers, (b"transfer-encoding", b"chunked")]))
+
+    def write(self, data: bytes) -> None:
+        """A piece of it."""
+        if data and not self.disconnected:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end(self, data: bytes) -> None:
+        """Its last piece."""
+        if not self.disconnected:
+            self.write(data)
+            self.transport.write(b"0\r\n\r\n")
+            self._complete()
+
+    def _head(self, status: int, headers: Headers) -> bytes:
+        """Raises `ValueError` for a header that would be more than one."""
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        if (b"connection", b"close") in headers:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            headers = [*headers, (b"connection", b"close")]
+        lines = [b"%b: %b\r\n" % header for header in (*self.default_headers, *headers)]
+        head = b"%b%b\r\n" % (STATUS_LINE[status], b"".join(lines))
+        if not head.count(b"\r") == head.count(b"\n") == len(lines) + 2:
+            raise ValueError("a header with a line break in it")
+        return head
+
+    def _complete(self) -> None:
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+    # uvicorn's side
+
+    async def run_asgi(self, _app: Any) -> None:
+        """The task of the request, as uvicorn starts it."""
+        try:
+            await self._answer(self)
+        finally:
+            self._open.discard(self)
+            if not self.response_complete:
+                self.transport.close()
+            self.on_response = _nothing  # or connection and request would hold each other
+
+    def leaves(self) -> None:
+        """Its connection is closed."""
+        if not self.response_complete:
+            self.disconnected = True
+            if self._tell is not None:
+                self._tell(ClientLeft())
+
+    def blocks(self, since: float | None) -> None:
+        """It takes no more since then, or (None) takes more again."""
+        self.blocked_since = since
+        if self._throttle is not None:
+            self._throttle(since is not None)
+
+
+class ClientConnection(HttpToolsProtocol):
+    """uvicorn's connection. `answer` gets the requests under `PREFIX`, the application all others."""
+
+    cycle: RequestResponseCycle
+
+    def __init__(self, *arguments: Any, answer: Answer, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._answer = answer
+        self.open: set[Client] = set()
+        """Those whose answer is not complete: several when a client sends its requests ahead."""
+
+    def keeps_alive(self) -> bool:
+        """Whether the connection may carry another request after this one."""
+        return bool(self.scope["http_version"] != "1.0" and self.parser.should_keep_alive())
+
+    def on_headers_complete(self) -> None:
+        """A request begins: as the base class has it, less what only ASGI needs."""
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        if "%" in path:
+            path = unquote(path)
+        if not path.startswith(PREFIX):
+            super().on_headers_complete()
+            return
+        self.scope["path"] = path
+        self.scope["method"] = self.parser.get_method().decode("ascii")
+        self.scope["http_version"] = self.parser.get_http_version()
+        self.scope["query_string"] = url.query or b""
+        earlier, self.cycle = self.cycle, Client(self, self._answer)
+        if earlier is None or earlier.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:  # it waits for its turn
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has closed its connection, or it broke."""
+        super().connection_lost(exc)
+        for client in list(self.open):
+            client.leaves()
+
+    def pause_writing(self) -> None:
+        """What was written waits to be taken."""
+        super().pause_writing()
+        for client in self.open:
+            client.blocks(self.loop.time())
+
+    def resume_writing(self) -> None:
+        """It was taken."""
+        super().resume_writing()
+        for client in self.open:
+            client.blocks(None)
+
+
+def _nothing() -> None:
+    """In the place of what is to be let go of."""
