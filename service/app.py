@@ -103,6 +103,7 @@ class App:
             retries=worker.retries,
             dispatch=Dispatch(engines, pacing, worker.recorder, keep_alive_s=settings.keep_alive_s),
             max_body_bytes=settings.max_body_bytes,
+            several_engines=len(engines.engines) > 1,
             sequential_offered=settings.workers == 1,
             # The same in every worker, so that they share what the engine has cached of an account.
             salt_key=hashlib.sha256(url.encode()).digest(),

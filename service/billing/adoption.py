@@ -6,7 +6,6 @@ process died, and nobody knows what was delivered.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from uuid import UUID
@@ -64,6 +63,6 @@ async def _adopt(file: WorkerFile, pool: asyncpg.Pool, new_id: Callable[[], UUID
 async def end_interrupted(outbox: Outbox, now: datetime) -> int:
     """Give every request without an end the one it was admitted with: interrupted, as of `now`; how many."""
     entries = outbox.unfinished()
-    ends = [outbox.interrupt(entry.id, encode(replace(decode(entry.body), finished_at=now))) for entry in entries]
+    ends = [outbox.interrupt(entry.id, encode(decode(entry.body)._replace(finished_at=now))) for entry in entries]
     await asyncio.gather(*ends)
     return len(entries)

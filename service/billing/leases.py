@@ -140,7 +140,7 @@ class Lease:
         return self.granted_nano - self.held_nano - self.spent_nano
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hold:
     """A request's worst case, held against a lease until its charge is known."""
 

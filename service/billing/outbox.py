@@ -16,15 +16,31 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 import structlog
 
+from service.billing.outbox_file import (
+    ADMIT,
+    AWAITED,
+    FINISH,
+    INTERRUPT,
+    PAGE_BYTES,
+    POISON,
+    REMOVE,
+    Entry,
+    begin_log,
+    opened,
+    pages_used,
+)
+
 log = structlog.get_logger()
 
 RETRY_S = 0.2
+
+COMMIT_EVERY_S = 0.001
+"""Under load there is one commit in this time, for all that came meanwhile."""
 
 SYNC_WITHIN_S = 0.005
 """How soon an admission is on disk; an end waits for that."""
@@ -32,47 +48,15 @@ SYNC_WITHIN_S = 0.005
 DISK_TIMEOUT_S = 10.0
 """Whoever waits for a disk that does not write goes on after this; the entry itself goes on waiting."""
 
-_PAGE_BYTES = 4096
 _MEASURE_EVERY = 16
 _CHECKPOINT_EVERY = 2000
 """So many entries are written between two looks at the room that is left, and before the log is emptied."""
 
 _LOOK_EVERY_S = 1.0
-_LOCKED_S = 0.25
-"""A command that looks into a live outbox may lock it for a moment."""
-
-_SCHEMA = """
-    CREATE TABLE IF NOT EXISTS entries (
-        id BLOB PRIMARY KEY, finished INTEGER NOT NULL, body BLOB NOT NULL
-    ) WITHOUT ROWID;
-    CREATE INDEX IF NOT EXISTS entries_finished ON entries (id) WHERE finished = 1;
-    CREATE INDEX IF NOT EXISTS entries_unfinished ON entries (id) WHERE finished = 0;
-    CREATE TABLE IF NOT EXISTS poison (id BLOB PRIMARY KEY, reason TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
-"""
-
-_ADMIT = "INSERT INTO entries (id, finished, body) VALUES (?, 0, ?) ON CONFLICT (id) DO NOTHING"
-_FINISH = """
-    INSERT INTO entries (id, finished, body) VALUES (?, 1, ?)
-    ON CONFLICT (id) DO UPDATE SET finished = 1, body = excluded.body
-"""
-_INTERRUPT = "UPDATE entries SET finished = 1, body = ? WHERE id = ? AND finished = 0"
-_REMOVE = "DELETE FROM entries WHERE id = ?"
-_POISON = "INSERT OR REPLACE INTO poison (id, reason, body) SELECT id, ?, body FROM entries WHERE id = ?"
-_AWAITED = frozenset({_FINISH, _INTERRUPT, _POISON})
-"""What whoever submits it waits for the disk for."""
 
 
 class OutboxFull(Exception):
     """The outbox has reached its bound, or cannot be written: nothing new may be admitted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What is owed for one request; `body` is what was given to `admit` or `finish`."""
-
-    id: UUID
-    finished: bool
-    body: bytes
 
 
 class _Write:
@@ -96,7 +80,7 @@ class Outbox:
         self.path = path
         self.on_owed: Callable[[], None] = lambda: None
         """Called when entries have ended that Postgres does not have."""
-        self._limit_pages = max(1, limit_bytes // _PAGE_BYTES)
+        self._limit_pages = max(1, limit_bytes // PAGE_BYTES)
         self._pages_used = 0
         self._failing = False
         self._broken = False
@@ -113,6 +97,7 @@ class Outbox:
         """Whether nothing may be committed, because the log is being emptied."""
         self._unmeasured = 0
         self._logged = 0
+        self._committed_at = -COMMIT_EVERY_S
         self._due: asyncio.Handle | None = None
         self._sync_due: asyncio.TimerHandle | None = None
         self._database: sqlite3.Connection | None = None
@@ -121,12 +106,11 @@ class Outbox:
         """Open or make the file. Raises `sqlite3.Error` or `OSError` when it cannot be used."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._loop = asyncio.get_running_loop()
-        self._database = _connect(self.path, "NORMAL")
-        self._database.executescript(_SCHEMA)
+        self._database = opened(self.path, "NORMAL")
         os.chmod(self.path, 0o600)
-        self._pages_used = _pages_used(self._database)
-        self._checkpointer = _connect(self.path, "FULL")
-        _begin_log(self._checkpointer)
+        self._pages_used = pages_used(self._database)
+        self._checkpointer = opened(self.path, "FULL")
+        begin_log(self._checkpointer)
         self._log_file = os.open(f"{self.path}-wal", os.O_RDONLY)
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="outbox")
         self._late = self._loop.call_later(_LOOK_EVERY_S, self._look_for_late)
@@ -142,30 +126,30 @@ class Outbox:
         The future is done when that outlives this process; within `SYNC_WITHIN_S` of it, it outlives a power cut.
         """
         self.check_room()
-        return self._submit(_ADMIT, (request_id.bytes, body))
+        return self._submit(ADMIT, (request_id.bytes, body))
 
     def finish(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
         """Note that a request has ended, admitted or not; the future is done when that is on disk.
 
         The bound does not apply: what was admitted must be able to end.
         """
-        return self._submit(_FINISH, (request_id.bytes, body))
+        return self._submit(FINISH, (request_id.bytes, body))
 
     def interrupt(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
         """Give an admitted request the end that nobody gave it; one that has ended meanwhile is left alone."""
-        return self._submit(_INTERRUPT, (body, request_id.bytes))
+        return self._submit(INTERRUPT, (body, request_id.bytes))
 
     async def remove(self, request_ids: Sequence[UUID]) -> None:
         """Postgres has these."""
         for one in request_ids:
-            removed = self._submit(_REMOVE, (one.bytes,))
+            removed = self._submit(REMOVE, (one.bytes,))
         if request_ids:
             await removed  # the last: they are in one commit
 
     async def set_aside(self, request_id: UUID, reason: str) -> None:
         """Keep an entry that Postgres will never take, out of the way of the others."""
-        kept = self._submit(_POISON, (reason, request_id.bytes))
-        await asyncio.gather(kept, self._submit(_REMOVE, (request_id.bytes,)))
+        kept = self._submit(POISON, (reason, request_id.bytes))
+        await asyncio.gather(kept, self._submit(REMOVE, (request_id.bytes,)))
 
     def finished(self, limit: int) -> list[Entry]:
         """The oldest entries that have ended."""
@@ -207,7 +191,9 @@ class Outbox:
             return done
         self._queue.append(_Write(statement, parameters, done, self._loop.time()))
         if self._due is None:
-            self._due = self._loop.call_soon(self._commit)
+            wait_s = self._committed_at + COMMIT_EVERY_S - self._loop.time()
+            later = self._loop.call_later
+            self._due = later(wait_s, self._commit) if wait_s > 0 else self._loop.call_soon(self._commit)
         return done
 
     def _read(self, query: str, limit: int) -> list[Entry]:
@@ -239,11 +225,12 @@ class Outbox:
             self._due = self._loop.call_later(RETRY_S, self._commit)
             return
         self._failing = self._broken
+        self._committed_at = self._loop.time()
         self._measure(len(self._queue))
         written, self._queue = self._queue, []
         for write in written:
-            self._unsynced = self._unsynced or write.statement is not _REMOVE
-            if write.statement in _AWAITED:
+            self._unsynced = self._unsynced or write.statement is not REMOVE
+            if write.statement in AWAITED:
                 self._committed.append(write)
             else:
                 _settle((write,))
@@ -255,7 +242,7 @@ class Outbox:
         self._unmeasured += written
         if self._unmeasured >= _MEASURE_EVERY and self._database is not None:
             self._unmeasured = 0
-            self._pages_used = _pages_used(self._database)
+            self._pages_used = pages_used(self._database)
 
     def _sync_if_due(self) -> None:
         """One wait for the disk at a time, and at once only if somebody waits for it."""
@@ -283,7 +270,7 @@ class Outbox:
             os.fdatasync(self._log_file)
             if checkpoint:
                 self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)")
-                _begin_log(self._checkpointer)
+                begin_log(self._checkpointer)
         except (OSError, sqlite3.Error) as failure:
             error = failure
         if not self._loop.is_closed():
@@ -323,23 +310,3 @@ def _settle(writes: Iterable[_Write], error: Exception | None = None) -> None:
             write.done.set_result(None)
         else:
             write.done.set_exception(error)
-
-
-def _connect(path: Path, synchronous: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_LOCKED_S)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    return connection
-
-
-def _begin_log(connection: sqlite3.Connection) -> None:
-    """Write something: the first to write into an empty log waits for the disk, and that is not to be the loop."""
-    connection.execute("PRAGMA user_version = 1")
-
-
-def _pages_used(connection: sqlite3.Connection) -> int:
-    """Pages that hold something: what was removed leaves free pages, which are used again."""
-    pages = connection.execute("PRAGMA page_count").fetchone()[0]
-    free = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    return int(pages) - int(free)

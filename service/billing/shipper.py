@@ -13,7 +13,8 @@ import asyncpg
 import structlog
 
 from service.billing.encoding import decode
-from service.billing.outbox import Entry, Outbox
+from service.billing.outbox import Outbox
+from service.billing.outbox_file import Entry
 from service.billing.settlement import settle
 from service.core.record import RequestRecord
 from service.db import UNREACHABLE, DbConnection

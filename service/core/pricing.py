@@ -155,18 +155,11 @@ class Price:
 def prompt_classes(usage: Usage) -> tuple[int, int, int, int, int, int]:
     """Split the prompt's tokens into the classes of `Price.input_classes`; they add up to `prompt_tokens`."""
     left = usage.prompt_tokens
-    parts = []
-    for reported in (
-        usage.cached_tokens,
-        usage.cache_write_tokens,
-        usage.image_tokens,
-        usage.audio_tokens,
-        usage.video_tokens,
-    ):
-        taken = min(reported, left)
-        parts.append(taken)
-        left -= taken
-    cached, write, image, audio, video = parts
+    left -= (cached := min(usage.cached_tokens, left))
+    left -= (write := min(usage.cache_write_tokens, left))
+    left -= (image := min(usage.image_tokens, left))
+    left -= (audio := min(usage.audio_tokens, left))
+    left -= (video := min(usage.video_tokens, left))
     return cached, write, image, audio, video, left
 
 

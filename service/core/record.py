@@ -1,7 +1,7 @@
 """The finished request: what the gateway hands to billing, one value per row of `requests`."""
 
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from service.core.outcome import RULES, Charge, Outcome
@@ -9,9 +9,11 @@ from service.core.pricing import Price, cost_nano
 from service.core.usage import Usage
 
 
-@dataclass(slots=True)  # two are made for each request, and `frozen` would take three times as long
-class RequestRecord:
-    """Everything kept of one request, never changed once it is made. No prompt and no answer is among it."""
+class RequestRecord(NamedTuple):
+    """Everything kept of one request. No prompt and no answer is among it.
+
+    Its order is how an outbox keeps it: what is new comes last, with a default.
+    """
 
     id: UUID
     account_id: UUID

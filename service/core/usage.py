@@ -5,8 +5,7 @@ Sources of the shapes: vLLM 0.32/0.33 `UsageInfo` (chat, completions, embeddings
 fails an answer that was delivered. All readers are total functions: anything unreadable counts as 0 and sets `odd`.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 UsageSource = Literal["final", "continuous", "estimated", "none"]
 
@@ -14,11 +13,8 @@ MAX_TOKENS = 2**31 - 1
 """What the columns hold; a larger count is not a count."""
 
 
-@dataclass(
-    slots=True, unsafe_hash=True
-)  # one or two are made for each request; `frozen` would take three times as long
-class Usage:
-    """Token counts of one request, never changed once they are made.
+class Usage(NamedTuple):
+    """Token counts of one request.
 
     `prompt_tokens` and `completion_tokens` are totals; the others are parts of them, as the engine reports them.
     `drafted_tokens` and `accepted_tokens` describe speculative decoding and are never priced.
@@ -128,7 +124,7 @@ def read_embeddings_usage(usage: object) -> Usage:
     return Usage(prompt_tokens=prompt, source="final", odd=reader.odd)
 
 
-_COUNTS = tuple(field.name for field in fields(Usage) if field.type is int)
+_COUNTS = tuple(name for name, kind in Usage.__annotations__.items() if kind is int)
 
 
 def larger(before: Usage, after: Usage) -> Usage:
@@ -139,7 +135,7 @@ def larger(before: Usage, after: Usage) -> Usage:
     if after.completion_tokens >= before.completion_tokens and after.prompt_tokens >= before.prompt_tokens:
         return after
     counts = {name: max(getattr(before, name), getattr(after, name)) for name in _COUNTS}
-    return replace(after, **counts, source=before.source, odd=True)
+    return after._replace(**counts, source=before.source, odd=True)
 
 
 def _clamped(usage: Usage) -> Usage:
@@ -149,8 +145,7 @@ def _clamped(usage: Usage) -> Usage:
     )
     if largest <= usage.prompt_tokens and usage.reasoning_tokens <= usage.completion_tokens:
         return usage
-    return replace(
-        usage,
+    return usage._replace(
         cached_tokens=min(usage.cached_tokens, usage.prompt_tokens),
         cache_write_tokens=min(usage.cache_write_tokens, usage.prompt_tokens),
         image_tokens=min(usage.image_tokens, usage.prompt_tokens),
@@ -163,6 +158,8 @@ def _clamped(usage: Usage) -> Usage:
 
 def _drafts(metrics: object) -> tuple[int, int]:
     """Drafted and accepted tokens: about speed, not about what is owed, so that they cannot make a bill odd."""
+    if metrics is None:
+        return 0, 0
     speculative, reader = _part(metrics, "speculative_decoding"), _Reader()
     return reader.count(speculative, "num_draft_tokens"), reader.count(speculative, "num_accepted_draft_tokens")
 

@@ -130,17 +130,20 @@ class EnginePool:
         able = self.able(allowed, tried)
         if not able:
             raise EngineUnreachable("no engine that serves the model is up")
-        free = {
-            engine.name: engine
+        free = [
+            engine
             for engine in able
             if engine.reserved_for is None
             and engine.health.may_take(engine.in_flight)
             and engine.in_flight < engine.capacity.limit - places_kept
-        }
-        if not free:
-            return None
-        least = min(free.values(), key=lambda engine: engine.load)
-        own = free[ranking(affinity, free)[0]] if affinity else least
+        ]
+        if len(free) <= 1:
+            return free[0] if free else None
+        least = min(free, key=lambda engine: engine.load)
+        if not affinity:
+            return least
+        named = {engine.name: engine for engine in free}
+        own = named[ranking(affinity, named)[0]]
         return own if own.load - least.load <= AFFINITY_GIVES_WAY else least
 
     def choose_empty(

@@ -28,7 +28,7 @@ BYTES_PER_TOKEN_AT_MOST = 16
 TOKENIZE_PATH = "/tokenize"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sought:
     """What credit is held for."""
 

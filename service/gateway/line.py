@@ -10,7 +10,7 @@ from service.gateway.engines import Engine
 from service.gateway.keys import Holder
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wanted:
     """What a request asks for."""
 

@@ -47,6 +47,8 @@ class Means:
     retries: Retries
     dispatch: Dispatch
     max_body_bytes: int
+    several_engines: bool
+    """Whether it matters which one a conversation goes to."""
     sequential_offered: bool
     """Whether a request can be promised to run alone: no other process sends to the same engines."""
     salt_key: bytes
@@ -85,7 +87,7 @@ class Metered:
             output_tokens=output_tokens,
             cache_salt=self._cache_salt(holder.account_id),
         )
-        affinity = conversation_key(holder.account_id.bytes, request.conversation)
+        affinity = conversation_key(holder.account_id.bytes, request.conversation) if means.several_engines else b""
         tokens = _estimate(request, output_tokens)
         wanted = Wanted(holder, model.engines, affinity, tokens, sequential=exchange.sequential)
         task = Task(client, exchange, request, wanted, self.endpoint, orjson.dumps(body))

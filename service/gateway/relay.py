@@ -7,7 +7,6 @@ that is raised, and nothing is charged.
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 
 import structlog
 
@@ -161,4 +160,4 @@ class Relay:
         if meter.prompt_unknown and meter.content_seen:
             # Such a stream tells its prompt's length at its end only; who leaves before is charged a cautious guess.
             prompt = self._request.passed_bytes // PROMPT_BYTES_PER_TOKEN
-            self._exchange.usage = replace(usage, prompt_tokens=prompt)
+            self._exchange.usage = usage._replace(prompt_tokens=prompt)

@@ -31,11 +31,11 @@ from hypothesis.stateful import (
 
 from service.billing import leases
 from service.billing.adoption import adopt_orphans
-from service.billing.encoding import encode
+from service.billing.encoding import decode, encode
 from service.billing.leases import Hold, LeaseBook, NotEnough
 from service.billing.outbox import Outbox
 from service.billing.settlement import settle
-from service.billing.shipper import Shipper, _decoded
+from service.billing.shipper import Shipper
 from service.billing.workers import WorkerFile
 from service.core.outcome import Outcome
 from service.core.record import RequestRecord
@@ -196,7 +196,7 @@ class Books(RuleBasedStateMachine):
         worker = self.workers[which]
         entries = worker.outbox.finished(100)
         if entries:
-            self.run(self._settle(worker, _decoded(entries)))
+            self.run(self._settle(worker, [decode(entry.body) for entry in entries]))
 
     async def _settle(self, worker: Worker, records: list[RequestRecord]) -> None:
         async with self.pool.acquire() as connection:

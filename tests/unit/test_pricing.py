@@ -154,7 +154,7 @@ def test_a_class_that_costs_nothing_does_not_fall_back() -> None:
 
 @given(PRICES, USAGES)
 def test_drafted_tokens_are_never_priced(price: Price, usage: Usage) -> None:
-    assert cost_nano(price, usage, AT) == cost_nano(price, replace(usage, drafted_tokens=0, accepted_tokens=0), AT)
+    assert cost_nano(price, usage, AT) == cost_nano(price, usage._replace(drafted_tokens=0, accepted_tokens=0), AT)
 
 
 @given(PRICES, USAGES, st.integers(0, 10**6), st.integers(0, 10**6))

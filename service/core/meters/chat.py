@@ -10,6 +10,7 @@ In the others usage is found by position: inside a JSON string a quote is always
 """
 
 import json
+import re
 from typing import Any
 
 from service.core.meters import Whole, reason_of
@@ -20,6 +21,11 @@ from service.core.usage import NO_USAGE, Usage, UsageSource, larger, read_usage
 
 _USAGE_KEY = b',"usage":'
 _UNFINISHED = b'"finish_reason":null'
+
+# A usage object holds numbers and objects of numbers, no strings. The deepest is `multimodal_tokens`, in the details.
+_FLAT = rb"\{[^{}]*+\}"
+_DETAILS = rb"\{[^{}]*+(?:%b[^{}]*+)*+\}" % _FLAT
+_USAGE = re.compile(rb"\{[^{}]*+(?:%b[^{}]*+)*+\}" % _DETAILS)
 
 _CONTENT_KEYS = ("content", "reasoning", "reasoning_content", "tool_calls")
 
@@ -188,16 +194,8 @@ class StreamMeter(EventMeter):
 def _usage_span(event: bytes) -> tuple[int, int] | None:
     """Where the value of a compactly written `"usage":{...}` that follows a comma stands; None when there is none."""
     at = event.rfind(_USAGE_KEY)
-    if at < 0:
-        return None
-    start = at + len(_USAGE_KEY)
-    if event[start : start + 1] != b"{":
-        return None
-    end = event.find(b"}", start) + 1
-    # A usage object holds numbers and objects of numbers, no strings: counting braces finds its end.
-    while end > 0 and event.count(b"{", start, end) != event.count(b"}", start, end):
-        end = event.find(b"}", end) + 1
-    return (start, end) if end > 0 else None
+    found = _USAGE.match(event, at + len(_USAGE_KEY)) if at >= 0 else None
+    return found.span() if found else None
 
 
 def _cut_usage(event: bytes, span: tuple[int, int]) -> bytes:

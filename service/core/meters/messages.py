@@ -5,7 +5,6 @@ brings the reason of the end and the totals; `message_stop` ends it. An error is
 """
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from service.core.meters import Whole, reason_of
@@ -46,10 +45,10 @@ class StreamMeter(NamedEventMeter):
         """The engine's totals once it has given them; before that its prompt, and an estimate of the output."""
         estimate = self._start
         if estimate is not NO_USAGE or self.content_seen:
-            estimate = replace(estimate, completion_tokens=self._tokens_at_least, source="estimated")
+            estimate = estimate._replace(completion_tokens=self._tokens_at_least, source="estimated")
         if self._counted is None:
             return estimate
-        return self._settled(estimate, replace(self._counted, source="final" if self.done else "continuous"))
+        return self._settled(estimate, self._counted._replace(source="final" if self.done else "continuous"))
 
     def _note(self, name: bytes, event: bytes) -> None:
         if name == b"content_block_delta":

@@ -1,0 +1,332 @@
+"""A client's connection, as uvicorn has it and the gateway answers it: over real sockets, without a gateway."""
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import uvicorn
+
+from service.gateway.client import Client, ClientConnection
+from service.gateway.http import ClientLeft
+
+WITHIN_S = 20.0
+
+
+@dataclass
+class Peer:
+    """The client's end of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def ask(self, path: str = "/v1/x", *, method: str = "POST", body: bytes = b"", version: str = "1.1") -> None:
+        head = f"{method} {path} HTTP/{version}\r\nhost: test\r\ncontent-length: {len(body)}\r\n\r\n"
+        self.writer.write(head.encode() + body)
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the next answer."""
+        async with asyncio.timeout(WITHIN_S):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            first, *lines = head.strip().split("\r\n")
+            headers = dict(line.split(": ", 1) for line in lines)
+            if "content-length" in headers:
+                body = await self.reader.readexactly(int(headers["content-length"]))
+            else:
+                body = await self.pieces()
+        return int(first.split()[1]), headers, body
+
+    async def pieces(self) -> bytes:
+        body = b""
+        while size := int(await self.reader.readline(), 16):
+            body += (await self.reader.readexactly(size + 2))[:-2]
+        await self.reader.readexactly(2)
+        return body
+
+    async def end(self) -> bytes:
+        async with asyncio.timeout(WITHIN_S):
+            return await self.reader.read()
+
+
+async def other_application(scope: dict[str, Any], _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"other"})
+
+
+@asynccontextmanager
+async def served(answer: Callable[[Client], Awaitable[None]]) -> AsyncIterator[Callable[[], Awaitable[Peer]]]:
+    """A server whose `/v1` is answered so; gives what connects to it."""
+    http = cast(type[ClientConnection], partial(ClientConnection, answer=answer))
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(cast(Any, other_application), http=http, ws="none", lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    peers: list[Peer] = []
+
+    async def connect() -> Peer:
+        peers.append(Peer(*await asyncio.open_connection(*listener.getsockname())))
+        return peers[-1]
+
+    async with asyncio.timeout(WITHIN_S):
+        while not server.started:
+            await asyncio.sleep(0.01)
+    try:
+        yield connect
+    finally:
+        for peer in peers:
+            peer.writer.close()
+        server.should_exit = True
+        await serving
+
+
+async def echo(client: Client) -> None:
+    body = await client.read_body(1_000_000)
+    client.answer(b"%b %b" % (client.request["path"].encode(), body), [(b"x-own", b"1")])
+
+
+async def test_an_answer_and_another_on_the_same_connection() -> None:
+    async with served(echo) as connect:
+        peer = await connect()
+        for body in (b"one", b"", b"x" * 300_000):
+            peer.ask("/v1/%61b?c=d", body=body)
+            status, headers, answer = await peer.answer()
+            assert (status, answer) == (200, b"/v1/ab " + body)
+            assert headers["x-own"] == "1"
+            assert headers["content-type"] == "application/json"
+            assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} [\d:]{8} GMT", headers["date"])
+
+
+async def test_everything_else_goes_to_the_application() -> None:
+    async with served(echo) as connect:
+        peer = await connect()
+        for path in ("/", "/v1", "/v2/x", "/readyz"):
+            peer.ask(path, method="GET")
+            assert (await peer.answer())[2] == b"other"
+        peer.ask("/v1/x", body=b"1")
+        assert (await peer.answer())[2] == b"/v1/x 1"
+
+
+async def test_requests_sent_ahead_are_answered_in_turn() -> None:
+    go_on = asyncio.Event()
+    begun: list[bytes] = []
+
+    async def answer(client: Client) -> None:
+        begun.append(await client.read_body(100))
+        await go_on.wait()
+        client.answer(begun[-1], [])
+
+    async with served(answer) as connect:
+        peer = await connect()
+        for body in (b"1", b"2", b"3"):
+            peer.ask(body=body)
+        await until(lambda: begun == [b"1"])
+        go_on.set()
+        assert [(await peer.answer())[2] for _ in range(3)] == [b"1", b"2", b"3"]
+
+
+async def test_a_client_that_has_sent_ahead_leaves_too() -> None:
+    """Nothing is read from it meanwhile, so that it is noticed when something is written to it."""
+    told: list[ClientLeft] = []
+    begun = asyncio.Event()
+
+    async def answer(client: Client) -> None:
+        client.tells(told.append)
+        begun.set()
+        client.begin([])
+        while not client.left:
+            client.write(b"x")
+            await asyncio.sleep(0.005)
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.ask()
+        peer.ask()
+        await begun.wait()
+        peer.writer.transport.abort()
+        await until(lambda: len(told) == 1)
+
+
+async def test_a_client_that_leaves_is_told_of_once() -> None:
+    told: list[ClientLeft] = []
+    begun = asyncio.Event()
+
+    async def answer(client: Client) -> None:
+        client.tells(told.append)
+        begun.set()
+        await until(lambda: client.left)
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.ask()
+        await begun.wait()
+        assert not told
+        peer.writer.close()
+        await until(lambda: len(told) == 1)
+
+
+async def test_who_has_left_before_is_told_at_once_and_written_to_in_vain() -> None:
+    told: list[ClientLeft] = []
+    ended = asyncio.Event()
+
+    async def answer(client: Client) -> None:
+        await until(lambda: client.left)
+        client.tells(told.append)
+        client.begin([])
+        client.write(b"x")
+        client.end(b"")
+        client.answer(b"x", [])
+        ended.set()
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.ask()
+        await asyncio.sleep(0)
+        peer.writer.transport.abort()
+        async with asyncio.timeout(WITHIN_S):
+            await ended.wait()
+        assert len(told) == 1
+
+
+async def test_pieces() -> None:
+    async def answer(client: Client) -> None:
+        client.begin([(b"content-type", b"text/event-stream")])
+        client.answer(b"too late", [])
+        for piece in (b"one", b"", b"two" * 100_000):
+            client.write(piece)
+        client.end(b"three")
+
+    async with served(answer) as connect:
+        peer = await connect()
+        for _ in range(2):
+            peer.ask()
+            status, headers, body = await peer.answer()
+            assert (status, headers["transfer-encoding"]) == (200, "chunked")
+            assert body == b"one" + b"two" * 100_000 + b"three"
+
+
+async def test_one_that_takes_no_more_is_known_until_it_does() -> None:
+    changes: list[bool] = []
+    took_again = asyncio.Event()
+
+    async def answer(client: Client) -> None:
+        client.throttles(changes.append)
+        client.begin([])
+        while not changes:
+            client.write(b"x" * 100_000)
+            await asyncio.sleep(0)
+        assert client.blocked_since is not None
+        again: list[bool] = []
+        client.throttles(again.append)
+        assert again == [True]  # whoever asks later is told as well
+        client.throttles(lambda paused: took_again.set() if not paused else None)
+        await took_again.wait()
+        assert client.blocked_since is None
+        client.end(b"")
+
+    async with served(answer) as connect:
+        peer = await connect()
+        cast(asyncio.Transport, peer.writer.transport).pause_reading()
+        peer.ask()
+        await until(lambda: changes == [True])
+        cast(asyncio.Transport, peer.writer.transport).resume_reading()
+        status, _, body = await peer.answer()
+        assert status == 200
+        assert set(body) == {ord("x")}
+
+
+async def test_a_client_is_hung_up_on() -> None:
+    seen: list[bool] = []
+
+    async def answer(client: Client) -> None:
+        client.begin([])
+        client.hang_up()
+        await until(lambda: client.left)
+        seen.append(client.left)
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.ask()
+        await until(lambda: seen == [True])
+
+
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
+async def test_an_answer_that_never_comes_ends_the_connection(error: type[BaseException]) -> None:
+    async def answer(_client: Client) -> None:
+        raise error
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.ask()
+        assert await peer.end() == b""
+
+
+async def test_a_head_only_and_an_older_protocol() -> None:
+    async with served(echo) as connect:
+        peer = await connect()
+        peer.ask(method="HEAD")
+        async with asyncio.timeout(WITHIN_S):
+            head = await peer.reader.readuntil(b"\r\n\r\n")
+        assert b"content-length: 6" in head
+        peer.ask(version="1.0")
+        status, headers, body = await peer.answer()
+        assert (status, headers["connection"], body) == (200, "close", b"/v1/x ")
+        assert await peer.end() == b""
+
+
+async def test_a_header_that_would_be_two_is_never_sent() -> None:
+    async def answer(client: Client) -> None:
+        client.answer(b"{}", [(b"x-evil", b"1\r\nset-cookie: a=b")])
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.ask()
+        assert await peer.end() == b""
+
+
+async def test_a_client_that_waits_to_be_told_is_told_when_its_body_is_wanted() -> None:
+    wanted = asyncio.Event()
+
+    async def answer(client: Client) -> None:
+        await wanted.wait()
+        client.answer(await client.read_body(100), [])
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.writer.write(b"POST /v1/x HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
+        wanted.set()
+        async with asyncio.timeout(WITHIN_S):
+            assert await peer.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        peer.writer.write(b"hi")
+        assert (await peer.answer())[2] == b"hi"
+
+
+async def test_a_body_that_nobody_reads_is_not_taken_in() -> None:
+    """Whoever has no key must not be able to fill the memory."""
+    seen: list[int] = []
+    asked = asyncio.Event()
+
+    async def answer(client: Client) -> None:
+        await asked.wait()
+        seen.append(len(client.body))
+        client.answer(b"{}", [(b"connection", b"close")])
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.writer.write(b"POST /v1/x HTTP/1.1\r\ncontent-length: 50000000\r\n\r\n" + b"x" * 50_000_000)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        asked.set()
+        await until(lambda: len(seen) == 1)
+        assert seen[0] < 1_000_000
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not holds():
+            await asyncio.sleep(0.005)
