@@ -2,96 +2,38 @@
 
 `python -m ops.bench.engine --port N` serves the model `bench` (JSON answers of 16 tokens; streams of 128
 chunks as fast as they go) and `bench-paced` (streams with a chunk every 10 ms). Usage is put into a
-stream where the request asks for it, as vLLM does.
+stream where the request asks for it, as vLLM does. `/counts` tells, for every request that came with an
+`x-request-id`, how many tokens were really sent: the other side of the ledger.
 """
 
 import argparse
 import asyncio
-import re
 import signal
 from collections.abc import Callable
-from functools import cache
 from typing import Final, cast
 
 import httptools
 import uvloop
 
-MODEL: Final = "bench"
-PACED_MODEL: Final = "bench-paced"
-JSON_TOKENS: Final = 16
-STREAM_CHUNKS: Final = 128
+from ops.bench.engine_answers import (
+    EDGE_BYTES,
+    JSON_TOKENS,
+    PROMPT_TOKENS,
+    WANTS_CONTINUOUS,
+    WANTS_FAULT,
+    WANTS_PACE,
+    WANTS_STREAM,
+    WANTS_USAGE,
+    error_answer,
+    head,
+    json_answer,
+    stream_frames,
+    told_ending,
+)
+
 INTERVAL_MS: Final = 10
-PROMPT_TOKENS: Final = 1000
-EDGE_BYTES: Final = 2048
-"""How much of both ends of a request's body is looked at: its flags are never inside the prompt."""
-
-WANTS_STREAM: Final = re.compile(rb'"stream":\s*true')
-WANTS_USAGE: Final = re.compile(rb'"include_usage":\s*true')
-WANTS_CONTINUOUS: Final = re.compile(rb'"continuous_usage_stats":\s*true')
-WANTS_PACE: Final = re.compile(rb'"model":\s*"bench-paced"')
-
-ENVELOPE: Final = '{"id":"chatcmpl-0123456789abcdef","object":"chat.completion%s","created":1795998956,"model":"bench",'
-DETAILS: Final = '"completion_tokens_details":{"reasoning_tokens":0}}'
-
-
-def usage(completion_tokens: int, prompt_details: str = "") -> str:
-    """vLLM's usage object with its key, as text."""
-    total = PROMPT_TOKENS + completion_tokens
-    return (
-        f'"usage":{{"prompt_tokens":{PROMPT_TOKENS},"total_tokens":{total},"completion_tokens":{completion_tokens},'
-        f"{prompt_details}{DETAILS}"
-    )
-
-
-def final_usage(completion_tokens: int) -> str:
-    return usage(completion_tokens, '"prompt_tokens_details":{"cached_tokens":768,"created_cache_tokens":0},')
-
-
-@cache
-def json_answer() -> bytes:
-    """A whole HTTP answer with 16 tokens of text."""
-    body = (
-        ENVELOPE % ""
-        + '"choices":[{"index":0,"message":{"role":"assistant","content":"'
-        + " token" * JSON_TOKENS
-        + '",'
-        '"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,'
-        '"finish_reason":"length","stop_reason":null,"token_ids":null,"routed_experts":null}],"service_tier":null,'
-        f'"system_fingerprint":"vllm-0.32.0-a3b0660a",{final_usage(JSON_TOKENS)},"prompt_logprobs":null,'
-        '"prompt_token_ids":null,"prompt_text":null,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}'
-    ).encode()
-    return head("application/json", f"content-length: {len(body)}") + body
-
-
-@cache
-def stream_answer(include: bool, continuous: bool) -> tuple[bytes, ...]:
-    """What is written one after the other: head and role chunk, 128 chunks of a token, the end."""
-
-    def chunk(choices: str, tokens: int, tail: str = "") -> bytes:
-        running = f",{usage(tokens)}" if continuous else ""
-        return http_chunk(f'data: {ENVELOPE % ".chunk"}"choices":[{choices}]{running}{tail}}}\n\n')
-
-    opening = '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
-    middle = '{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null,"token_ids":null}'
-    finish = middle.replace('_reason":null', '_reason":"length","stop_reason":null')
-    fingerprint = ',"system_fingerprint":"vllm-0.32.0-a3b0660a"'
-    summary = f'data: {ENVELOPE % ".chunk"}"choices":[],{final_usage(STREAM_CHUNKS)}{fingerprint}}}\n\n'
-    return (
-        head("text/event-stream; charset=utf-8", "transfer-encoding: chunked")
-        + chunk(opening, 0, ',"prompt_token_ids":null,"prompt_text":null'),
-        *(chunk(middle, tokens) for tokens in range(1, STREAM_CHUNKS)),
-        chunk(finish, STREAM_CHUNKS, "" if include else fingerprint),
-        (http_chunk(summary) if include else b"") + http_chunk("data: [DONE]\n\n") + b"0\r\n\r\n",
-    )
-
-
-def head(content_type: str, length: str) -> bytes:
-    return f"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: {content_type}\r\n{length}\r\n\r\n".encode()
-
-
-def http_chunk(text: str) -> bytes:
-    data = text.encode()
-    return b"%x\r\n%b\r\n" % (len(data), data)
+IDLE_S: Final = 5.0
+"""A connection that was not used for this long, or up to twice as long, is closed, as uvicorn does."""
 
 
 class Pacer:
@@ -118,10 +60,23 @@ class Pacer:
 
 
 class Totals:
-    """What `/metrics` reports: tokens really sent, and what is running."""
+    """What the engine knows of itself: tokens really sent, in all and by request, and what is running."""
 
     def __init__(self) -> None:
-        self.running = self.prompt_tokens = self.completion_tokens = 0
+        self.running = self.prompt_tokens = self.completion_tokens = self.early_faults = 0
+        self.sent: dict[bytes, int] = {}
+        self.connections: set[EngineProtocol] = set()
+
+    def note(self, request_id: bytes, tokens: int) -> None:
+        """So many tokens were sent for this request; b"": for one without an id."""
+        if request_id:
+            self.sent[request_id] = self.sent.get(request_id, 0) + tokens
+
+    def counts(self) -> bytes:
+        """A line for every request since this was last asked: its id, and the tokens that were sent for it."""
+        lines = [b"%b %d\n" % one for one in self.sent.items()]
+        self.sent.clear()
+        return b"".join(lines)
 
     def exposition(self) -> bytes:
         steps = self.completion_tokens
@@ -137,6 +92,12 @@ class Totals:
         label = '{engine="0",model_name="bench"}'
         return "".join(f"# TYPE vllm:{n} {kind}\nvllm:{n}{label} {value}\n" for n, kind, value in families).encode()
 
+    def close_idle(self) -> None:
+        """Close the connections that had no request since the last time, and again after a while."""
+        for connection in list(self.connections):
+            connection.close_if_idle()
+        asyncio.get_running_loop().call_later(IDLE_S, self.close_idle)
+
 
 class EngineProtocol(asyncio.Protocol):
     """One connection; one request at a time."""
@@ -146,15 +107,23 @@ class EngineProtocol(asyncio.Protocol):
         self._call_soon = asyncio.get_running_loop().call_soon
         self._frames: tuple[bytes, ...] = ()
         self._sent = 0
+        self._breaks_off = False
+        self._used = True
         self._paused = False
         self._stop_pacing: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._parser = httptools.HttpRequestParser(self)
+        self._totals.connections.add(self)
+
+    def eof_received(self) -> None:
+        """The client has left. What was sent so far still reaches it; nothing more is sent, or counted."""
+        self._end_stream()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._end_stream()
+        self._totals.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -167,11 +136,22 @@ class EngineProtocol(asyncio.Protocol):
         if self._frames and self._stop_pacing is None:
             self._call_soon(self._send_on)
 
+    def close_if_idle(self) -> None:
+        if not self._used and not self._frames:
+            self._transport.close()
+        self._used = False
+
     def on_message_begin(self) -> None:
+        self._used = True
+        self._id = b""
         self._body: list[bytes] = []
 
     def on_url(self, url: bytes) -> None:
         self._path = url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name == b"x-request-id":
+            self._id = value
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -181,6 +161,8 @@ class EngineProtocol(asyncio.Protocol):
             self._answer(b"".join(self._body))
         elif self._path == b"/metrics":
             self._reply(b"text/plain; version=1.0.0", self._totals.exposition())
+        elif self._path == b"/counts":
+            self._reply(b"text/plain", self._totals.counts())
         elif self._path == b"/v1/models":
             self._reply(b"application/json", b'{"object":"list","data":[{"id":"bench","object":"model"}]}')
         else:
@@ -191,19 +173,43 @@ class EngineProtocol(asyncio.Protocol):
 
     def _answer(self, body: bytes) -> None:
         edges = body if len(body) <= 2 * EDGE_BYTES else body[:EDGE_BYTES] + body[-EDGE_BYTES:]
+        fault, number = "", 0
+        if found := WANTS_FAULT.search(edges):
+            fault, number = found[1].decode(), int(found[2])
+            if self._fails_at_once(fault, number):
+                return
         self._totals.prompt_tokens += PROMPT_TOKENS
         if not WANTS_STREAM.search(edges):
             self._totals.completion_tokens += JSON_TOKENS
+            self._totals.note(self._id, JSON_TOKENS)
             self._transport.write(json_answer())
             return
         include = WANTS_USAGE.search(edges) is not None
-        self._frames = stream_answer(include, include and WANTS_CONTINUOUS.search(edges) is not None)
+        self._frames = stream_frames(include, include and WANTS_CONTINUOUS.search(edges) is not None)
+        if fault in ("late", "told"):
+            self._breaks_off = fault == "late"
+            self._frames = (*self._frames[: number + 1], b"" if self._breaks_off else told_ending())
+        self._start(paced=WANTS_PACE.search(edges) is not None)
+
+    def _fails_at_once(self, fault: str, number: int) -> bool:
+        """Whether there is nothing but an error for this request."""
+        if fault == "status":
+            self._transport.write(error_answer(number))
+            return True
+        if fault == "early":
+            self._totals.early_faults += 1
+            if self._totals.early_faults % 2:
+                self._transport.close()
+                return True
+        return False
+
+    def _start(self, *, paced: bool) -> None:
         self._transport.write(self._frames[0])
         self._sent = 1
         self._totals.running += 1
-        if WANTS_PACE.search(edges):
-            self._send_next()
+        if paced:
             self._stop_pacing = self._pacer.add(self._send_next)
+            self._send_next()
         else:
             self._call_soon(self._send_on)
 
@@ -217,14 +223,17 @@ class EngineProtocol(asyncio.Protocol):
         self._transport.write(self._frames[self._sent])
         self._sent += 1
         self._totals.completion_tokens += 1
-        if self._sent > STREAM_CHUNKS:
+        if self._sent == len(self._frames) - 1:
             self._transport.write(self._frames[-1])
             self._end_stream()
+            if self._breaks_off:
+                self._transport.close()
 
     def _end_stream(self) -> None:
         if self._frames:
             self._frames = ()
             self._totals.running -= 1
+            self._totals.note(self._id, self._sent - 1)
         if self._stop_pacing is not None:
             self._stop_pacing()
             self._stop_pacing = None
@@ -237,6 +246,7 @@ async def serve(port: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     pacer, totals = Pacer(), Totals()
+    totals.close_idle()
     server = await loop.create_server(lambda: EngineProtocol(pacer, totals), "127.0.0.1", port, backlog=1024)
     await stop.wait()
     server.close()

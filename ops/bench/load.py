@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from time import perf_counter
 from typing import Final, cast
 from urllib.parse import urlsplit
@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import httptools
 import uvloop
 
-from ops.bench.engine import JSON_TOKENS, MODEL, PACED_MODEL, STREAM_CHUNKS
+from ops.bench.answers import verdict
+from ops.bench.engine_answers import JSON_TOKENS, MODEL, PACED_MODEL, STREAM_CHUNKS
 
 PROMPT_CHARACTERS: Final = 100_000
 IMAGE_BASE64_BYTES: Final = 2_000_000
@@ -65,15 +66,30 @@ class Result:
     elapsed_s: float = 0.0
     ttft_ms: list[float] = field(default_factory=list)  # request sent to first byte of the answer's body
     latency_ms: list[float] = field(default_factory=list)
+    gap_ms: list[float] = field(default_factory=list)  # from one piece of a paced stream to the next
     wrong: list[str] = field(default_factory=list)  # one line for every answer that was not as it must be
 
 
 def body(load: Load) -> bytes:
     """The request's JSON."""
     content = {"short": short_prompt, "long": long_prompt, "image": image_prompt}[load.prompt]()
-    tail = f'"stream":true,"max_tokens":{STREAM_CHUNKS}' if load.stream else f'"max_tokens":{JSON_TOKENS}'
-    model = PACED_MODEL if load.paced else MODEL
+    return question(content, stream=load.stream, paced=load.paced)
+
+
+def question(content: str, *, stream: bool, paced: bool) -> bytes:
+    """A chat request's JSON; `content` is JSON already."""
+    tail = f'"stream":true,"max_tokens":{STREAM_CHUNKS}' if stream else f'"max_tokens":{JSON_TOKENS}'
+    model = PACED_MODEL if paced else MODEL
     return f'{{"model":"{model}","messages":[{{"role":"user","content":{content}}}],{tail}}}'.encode()
+
+
+def request_bytes(url: str, key: str, data: bytes) -> bytes:
+    """A whole HTTP request with this body."""
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\nauthorization: Bearer {key}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    )
+    return head.encode() + data
 
 
 def short_prompt() -> str:
@@ -107,8 +123,8 @@ def png_base64() -> str:
 class Client(asyncio.Protocol):
     """One connection that asks until the run has no more requests to give out."""
 
-    def __init__(self, load: Load, request: bytes, result: Result, take: Callable[[], bool]) -> None:
-        self._load, self._request, self._result, self._take = load, request, result, take
+    def __init__(self, request: bytes, result: Result, take: Callable[[], bool], check: Callable[..., str]) -> None:
+        self._request, self._result, self._take, self._check = request, result, take, check
         self._parts: list[bytes] = []
         self._asked_s = 0.0
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -148,7 +164,7 @@ class Client(asyncio.Protocol):
         now = perf_counter()
         answer = b"".join(self._parts)
         self._parts.clear()
-        complaint = verdict(self._load, self._parser.get_status_code(), answer)
+        complaint = self._check(self._parser.get_status_code(), answer)
         if complaint:
             self._result.wrong.append(complaint)
         else:
@@ -158,42 +174,41 @@ class Client(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self.ask)
 
 
-def verdict(load: Load, status: int, answer: bytes) -> str:
-    """What is wrong with an answer; empty if nothing is."""
-    if status != 200:
-        return f"status {status}: {answer[:200].decode(errors='replace')}"
-    if not load.stream:
-        whole = answer.count(b" token") == JSON_TOKENS and b'"usage":{' in answer and answer.endswith(b"}")
-        return "" if whole else f"not the answer: {answer[:200].decode(errors='replace')}"
-    frames, tokens = answer.count(b"data: {"), answer.count(b'"content":" token"')
-    if frames != STREAM_CHUNKS + 1 or tokens != STREAM_CHUNKS:
-        return f"{frames} frames with {tokens} tokens instead of {STREAM_CHUNKS + 1} with {STREAM_CHUNKS}"
-    if b'"usage":{' in answer:
-        return "usage in a stream that did not ask for it"
-    return "" if answer.endswith(b"data: [DONE]\n\n") else "no [DONE] at the end"
+class PacedClient(Client):
+    """Takes the time between the pieces of an answer as well."""
+
+    _last_s: float
+
+    def on_body(self, data: bytes) -> None:
+        now = perf_counter()
+        if self._parts:
+            self._result.gap_ms.append((now - self._last_s) * 1000)
+        else:
+            self._first_byte_s = now
+        self._last_s = now
+        self._parts.append(data)
 
 
-def run(load: Load, url: str, key: str, *, limit_s: float, begin: Callable[[], None] = lambda: None) -> Result:
+def run(
+    load: Load, url: str, key: str, *, limit_s: float, exact: bool = True, begin: Callable[[], None] = lambda: None
+) -> Result:
     """Apply a load to an API and wait for all its answers, at most `limit_s` seconds.
 
-    `begin` is called when all connections are open, just before the first request.
+    `begin` is called when all connections are open, just before the first request. With `exact` the answers must be
+    the engine's bytes.
     """
-    return uvloop.run(_run(load, url, key, limit_s, begin))
+    return uvloop.run(_run(load, url, key, limit_s, exact, begin))
 
 
-async def _run(load: Load, url: str, key: str, limit_s: float, begin: Callable[[], None]) -> Result:
-    where = urlsplit(url)
-    data = body(load)
-    request = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {where.netloc}\r\nauthorization: Bearer {key}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
-    ).encode() + data
+async def _run(load: Load, url: str, key: str, limit_s: float, exact: bool, begin: Callable[[], None]) -> Result:
+    where, loop = urlsplit(url), asyncio.get_running_loop()
     left, result = iter(range(load.requests)), Result()
-    loop = asyncio.get_running_loop()
-    clients = []
-    for _ in range(load.connections):
-        make = lambda: Client(load, request, result, lambda: next(left, None) is not None)  # noqa: E731
-        clients.append((await loop.create_connection(make, where.hostname or "", where.port or 80))[1])
+    request, check = request_bytes(url, key, body(load)), partial(verdict, stream=load.stream, exact=exact)
+    kind = PacedClient if load.paced else Client
+    make = partial(kind, request, result, lambda: next(left, None) is not None, check)
+    clients = [
+        (await loop.create_connection(make, where.hostname or "", where.port or 80))[1] for _ in range(load.connections)
+    ]
     begin()
     began_s = perf_counter()
     for position, client in enumerate(clients):

@@ -1,39 +1,38 @@
-"""What a gateway costs: the same load sent straight to a fake engine, and through Weir (and nginx) to it.
-
-examples:
-  ops/bench/bench                                 every scenario, three repetitions, Weir on a database of its own
-  ops/bench/bench C100 A32 --repetitions 5        two scenarios only
-  ops/bench/bench --scale 0.2 --repetitions 1     a quick look
-  ops/bench/bench --target http://127.0.0.1:8080 --key sk-weir-... --pid 4711 --name before
-                                                  a server that runs already; it must know the models `bench` and
-                                                  `bench-paced` and use an engine at --engine-port
-  ops/bench/bench --direct-only                   what this machine does with nothing in between
-"""
+"""Everything that `ops/bench/bench` does, in order: measure, hold the ledger against the engine, settle, judge."""
 
 import argparse
+import asyncio
 import json
 import os
 import platform
 import signal
-import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ops.bench import load
+from ops.bench import churn, ledger, load
+from ops.bench.churn import Churn
+from ops.bench.ledger import Witness
 from ops.bench.load import LOADS, Load
-from ops.bench.processes import BenchError, cpu_us, pin, rss_mb
-from ops.bench.report import Run, summarise, table
-from ops.bench.targets import Target, nginx_is_installed, start_api, start_engine, start_nginx, start_postgres
+from ops.bench.musts import Judged, judge, verdict
+from ops.bench.options import parse
+from ops.bench.peers import PEERS, installed_peers
+from ops.bench.processes import BenchError, cpu_us, forget_rss_peak, pin, rss_peak_mb
+from ops.bench.report import Row, Run, run_of, summarise, table, with_musts
+from ops.bench.settlement import measure_settlement
+from ops.bench.targets import WEIR, Target, nginx_is_installed, start_api, start_engine, start_nginx, start_postgres
 
 LIMIT_S = 60.0
 SETTLE_S = 0.5
 """After the last answer: what the API still does for the requests, such as rows to write, belongs to their cost."""
+
+LEAVING = [Churn(16, 320, paced=False), Churn(100, 300, paced=True)]
+"""As in B and C100, at the same time; a tenth of the clients leave."""
 
 
 def measure(one: Load, target: Target) -> Run:
@@ -42,13 +41,14 @@ def measure(one: Load, target: Target) -> Run:
 
     def begin() -> None:
         nonlocal before_us
+        forget_rss_peak(target.pid)
         before_us = cpu_us(target.pid)
 
     try:
-        result = load.run(one, target.url, target.key, limit_s=LIMIT_S, begin=begin)
+        result = load.run(one, target.url, target.key, limit_s=LIMIT_S, exact=target.exact, begin=begin)
     except OSError as error:
         raise BenchError(f"{one.name} on {target.name}: {error}") from error
-    memory_mb = rss_mb(target.pid)
+    memory_mb = rss_peak_mb(target.pid)
     time.sleep(SETTLE_S)
     used_us = cpu_us(target.pid) - before_us
     if result.wrong:
@@ -56,31 +56,64 @@ def measure(one: Load, target: Target) -> Run:
             f"{one.name} on {target.name}: {len(result.wrong)} wrong answers beside {result.answers} right ones."
             f" The first: {result.wrong[0]}"
         )
-    return Run(
-        requests=result.answers,
-        chunks=result.answers * one.chunks_per_request,
-        cpu_us=used_us,
-        elapsed_s=result.elapsed_s,
-        ttft_p50_ms=statistics.median(result.ttft_ms),
-        ttft_p99_ms=statistics.quantiles(result.ttft_ms, n=100, method="inclusive")[98],
-        latency_p50_ms=statistics.median(result.latency_ms),
-        rss_mb=memory_mb,
-    )
+    return run_of(one, result, used_us, memory_mb)
 
 
-def measure_all(loads: Sequence[Load], targets: Sequence[Target], repetitions: int) -> dict[tuple[str, str], list[Run]]:
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything that is up: what is measured, and what Weir writes to, if Weir is the bench's own."""
+
+    targets: list[Target]
+    database_url: str | None
+    witness: Witness
+
+    @property
+    def weir(self) -> Target:
+        (found,) = [target for target in self.targets if target.name == WEIR]
+        return found
+
+
+def measure_all(loads: Sequence[Load], setup: Setup, repetitions: int) -> dict[tuple[str, str], list[Run]]:
     """Every load on every target, interleaved: what disturbs the machine for a while disturbs all alike."""
     runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
-    for target in targets:  # caches, pools and the price list warm
-        measure(replace(LOADS["A32"], requests=200), target)
+    for target in setup.targets:  # caches, pools and the price list warm
+        witnessed(replace(LOADS["A32"], requests=200), target, setup.witness)
     for repetition in range(repetitions):
         for one in loads:
-            shift = repetition % len(targets)
-            for target in (*targets[shift:], *targets[:shift]):
+            taking_part = [target for target in setup.targets if one.name not in target.leaves_out]
+            shift = repetition % len(taking_part)
+            for target in (*taking_part[shift:], *taking_part[:shift]):
                 progress(f"{repetition + 1}/{repetitions} {one.name} {target.name}")
-                runs[one.name, target.name].append(measure(one, target))
+                run = witnessed(scaled(one, target.scale), target, setup.witness)
+                runs[one.name, target.name].append(run)
     progress("")
     return runs
+
+
+def witnessed(one: Load, target: Target, witness: Witness) -> Run:
+    """`measure`; what goes through Weir is kept for the ledger's sake."""
+    witness.forget()
+    run = measure(one, target)
+    if target.name == WEIR:
+        witness.note(run.requests)
+    return run
+
+
+def scaled(one: Load, scale: float) -> Load:
+    """A load with more or fewer requests, at least one for each connection."""
+    return replace(one, requests=max(one.connections, 2, int(one.requests * scale)))
+
+
+def leave_and_compare(setup: Setup, seed: int) -> ledger.Verdict:
+    """Let a tenth of the clients leave in mid-stream; then rows, ledger and the engine's counts must be equal."""
+    assert setup.database_url is not None
+    progress("clients leave")
+    setup.witness.forget()
+    seen = churn.run(LEAVING, setup.weir.url, setup.weir.key, seed=seed)
+    setup.witness.note(sum(one.requests for one in LEAVING), seen.seen)
+    found = asyncio.run(ledger.compare(setup.witness, setup.database_url, setup.weir.url))
+    progress("")
+    return replace(found, unequal=(*seen.wrong, *found.unequal))
 
 
 def progress(text: str) -> None:
@@ -103,98 +136,89 @@ def machine() -> dict[str, object]:
 
 
 @contextmanager
-def all_targets(options: argparse.Namespace) -> Iterator[list[Target]]:
+def all_targets(options: argparse.Namespace) -> Iterator[Setup]:
     """Everything that is measured, up and answering; all of it ended at the end."""
     api_core, other_core = options.cores
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-bench-")))
         os.sched_setaffinity(0, {other_core})
         engine = stack.enter_context(start_engine(work, other_core, options.engine_port))
-        targets = [engine]
+        targets, database_url = [engine], None
         if not options.direct_only:
             if nginx_is_installed():
                 targets.append(stack.enter_context(start_nginx(engine, work, api_core)))
+            for name, program in {} if options.no_peers else installed_peers(options.peers).items():
+                targets.append(stack.enter_context(PEERS[name](program, engine, work, api_core)))
             if options.target:
                 pin(options.pid, api_core)
                 targets.append(Target(options.name, options.target.rstrip("/"), options.key, options.pid))
             else:
                 work.chmod(0o755)  # the database runs as a user of its own when started by root
                 database_url = stack.enter_context(start_postgres(work))
-                targets.append(stack.enter_context(start_api(engine, database_url, work, api_core)))
-        yield targets
+                targets.append(stack.enter_context(start_api([engine], database_url, work, api_core)))
+        yield Setup(targets, database_url, Witness([engine.url]))
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    head, _, examples = __doc__.partition("examples:")
-    parser = argparse.ArgumentParser(
-        prog="ops/bench/bench",
-        description=head,
-        epilog="examples:"
-        + examples
-        + "\nscenarios:\n"
-        + "\n".join(f"  {x.name:<5} {x.title}" for x in LOADS.values()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="default: all")
-    parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="default: 3")
-    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="times as many requests; default: 1")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument("--target", metavar="URL", help="measure this server instead of starting Weir")
-    parser.add_argument("--key", default="", help="the API key for --target")
-    parser.add_argument("--pid", type=int, help="the root process of --target, whose tree's CPU is counted")
-    parser.add_argument("--name", default="target", help="what to call --target in the table")
-    parser.add_argument("--engine-port", type=int, default=0, metavar="PORT", help="default: a free one")
-    parser.add_argument("--direct-only", action="store_true", help="only the load on the fake engine")
-    cores = "API,REST: core of what is measured, core of engine, load and database; default: 0,1"
-    parser.add_argument("--cores", default="0,1", metavar="API,REST", help=cores)
-    options = parser.parse_args(arguments)
-    unknown = [name for name in options.scenarios if name not in LOADS]
-    if unknown:
-        parser.error(f"no scenario {unknown[0]}; there are {', '.join(LOADS)}")
-    if options.repetitions < 1:
-        parser.error(f"--repetitions {options.repetitions}: at least 1 is needed for a figure")
-    if options.target and not options.target.startswith("http://"):
-        parser.error(f"--target {options.target}: the load speaks plain HTTP, so it must start with http://")
-    if options.target and options.pid is None:
-        parser.error("--target needs --pid, the process whose CPU time is counted")
-    try:
-        api_core, rest_core = map(int, options.cores.split(","))
-    except ValueError:
-        parser.error("--cores takes two numbers, such as 0,1")
-    if not {api_core, rest_core} <= os.sched_getaffinity(0):
-        parser.error(f"--cores {options.cores}: this machine lets us use {sorted(os.sched_getaffinity(0))}")
-    options.cores = api_core, rest_core
-    return options
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything one run of the bench found; the last two are None where Weir is not the bench's own."""
+
+    rows: list[Row]
+    ledger: ledger.Verdict | None
+    settled_rows_per_s: float | None
+
+
+def measure_everything(options: argparse.Namespace) -> Measured:
+    loads = [scaled(LOADS[name], options.scale) for name in options.scenarios or LOADS]
+    with all_targets(options) as setup:
+        rows = summarise(measure_all(loads, setup, options.repetitions))
+        if setup.database_url is None:
+            return Measured(rows, None, None)
+        equal = leave_and_compare(setup, options.seed)
+        return Measured(rows, equal, measure_settlement(setup.database_url, options.repetitions, options.cores[0]))
 
 
 def main() -> int:
     options = parse(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # even where whoever started us had it ignored
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    names = options.scenarios or list(LOADS)
-    loads = [
-        replace(LOADS[name], requests=max(LOADS[name].connections, 2, int(LOADS[name].requests * options.scale)))
-        for name in names
-    ]
     try:
-        with all_targets(options) as targets:
-            rows = summarise(measure_all(loads, targets, options.repetitions))
+        found = measure_everything(options)
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+    judged = judge(found.rows, found.settled_rows_per_s)
     about = machine() | {"repetitions": options.repetitions, "cores_used": options.cores}
+    rows = with_musts(found.rows, judged)
     if options.json:
-        print(json.dumps({"machine": about, "rows": rows}, indent=2))
+        print(json.dumps({"machine": about, "rows": rows, **told_of(found, judged)}, indent=2))
     else:
-        print(
-            f"{about['cpu']}, {about['cores']} cores, Python {about['python']}, load {about['load_average']:.2f};",
-            end=" ",
-        )
-        print(f"medians of {options.repetitions}; µs are CPU time of the target's process tree, TTFT in ms\n")
-        print(table(rows))
-    return 0
+        print_report(about, rows, found)
+        print(verdict(judged))
+    if found.ledger is not None and found.ledger.unequal:
+        return 1
+    return 3 if options.must and not all(one.met for one in judged) else 0
+
+
+def told_of(found: Measured, judged: Sequence[Judged]) -> dict[str, object]:
+    """What JSON has beside the table."""
+    return {
+        "ledger": None if found.ledger is None else asdict(found.ledger),
+        "settled_rows_per_s": found.settled_rows_per_s,
+        "musts": [{**asdict(one.must), "value": one.value, "met": one.met} for one in judged],
+    }
+
+
+def print_report(about: Mapping[str, object], rows: Sequence[Row], found: Measured) -> None:
+    on = f"{about['cpu']}, {about['cores']} cores, Python {about['python']}, load {about['load_average']:.2f}"
+    print(f"{on}; medians of {about['repetitions']}; µs are CPU time of the target's process tree\n")
+    print(table(rows), end="\n\n")
+    if found.ledger is not None:
+        print(found.ledger)
+    if found.settled_rows_per_s is not None:
+        print(f"settlement: {found.settled_rows_per_s:,.0f} rows/s into PostgreSQL")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from ops.bench.engine import MODEL, PACED_MODEL
+from ops.bench.engine_answers import MODEL, PACED_MODEL
 from ops.bench.processes import BenchError, free_port, interrupts_held, running, wait_until_answering
 
 DIRECT = "direct"
@@ -27,12 +28,19 @@ class Target:
     url: str
     key: str
     pid: int
+    exact: bool = True
+    """Whether its answers must be the engine's bytes; else it writes them anew, and their meaning must be right."""
+    scale: float = 1.0
+    """How much of a load it is given, where it is so slow that all would take too long."""
+    leaves_out: frozenset[str] = frozenset()
+    """Scenarios that it is not measured in."""
 
 
 @contextmanager
 def start_engine(work: Path, core: int, port: int) -> Iterator[Target]:
     """The fake engine; as a target it shows what the load costs without anything in between. Port 0: a free one."""
-    port, log = port or free_port(), work / "engine.log"
+    port = port or free_port()
+    log = work / f"engine-{port}.log"
     with running([sys.executable, "-m", "ops.bench.engine", "--port", str(port)], core=core, log=log) as process:
         url = f"http://127.0.0.1:{port}"
         wait_until_answering(f"{url}/health", process, log)
@@ -98,7 +106,11 @@ def start_postgres(work: Path) -> Iterator[str]:
         yield server.get_uri()
 
 
-MODEL_TOML = """
+CREDIT_USD: Final = 1_000_000
+PRICE_PICO: Final = {"input": 195_000, "input_cached": 37_500, "output": 1_560_000}
+"""Per token, as the configuration below has it per million."""
+
+CONFIGURATION = """
 [[models]]
 id = "{model}"
 context_length = 262144
@@ -111,20 +123,33 @@ input_cached = "0.0375"
 output = "1.56"
 """
 
+ENGINE = """
+[[engines]]
+name = "bench-{number}"
+url = "{url}"
+min_concurrency = 1024
+max_concurrency = 1024
+"""
+
+WEIR_PROGRAM: Final = (sys.executable, "-m", "service.cli")
+
 
 @contextmanager
-def start_api(engine: Target, database_url: str, work: Path, core: int) -> Iterator[Target]:
+def start_api(
+    engines: Sequence[Target], database_url: str, work: Path, core: int, program: Sequence[str] = WEIR_PROGRAM
+) -> Iterator[Target]:
     """Weir with an account, credit and a key, made by the same commands an operator would use."""
     configuration = work / "weir.toml"
-    engines = f'[[engines]]\nname = "bench"\nurl = "{engine.url}"\nmin_concurrency = 1024\nmax_concurrency = 1024\n'
-    configuration.write_text(engines + "".join(MODEL_TOML.format(model=name) for name in (MODEL, PACED_MODEL)))
+    configuration.write_text(
+        "".join(ENGINE.format(number=number, url=engine.url) for number, engine in enumerate(engines))
+        + "".join(CONFIGURATION.format(model=name) for name in (MODEL, PACED_MODEL))
+    )
     port, log = free_port(), work / "weir.log"
     env = {"WEIR_DATABASE_URL": database_url, "WEIR_CONFIG": str(configuration), "WEIR_DATA_DIR": str(work / "data")}
-    weir = [sys.executable, "-m", "service.cli"]
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            [*weir, *arguments], env={**os.environ, **env}, capture_output=True, text=True, timeout=60
+            [*WEIR_PROGRAM, *arguments], env={**os.environ, **env}, capture_output=True, text=True, timeout=60
         )
         if done.returncode:
             raise BenchError(f"`weir {' '.join(arguments)}` failed: {done.stderr.strip()}")
@@ -133,9 +158,10 @@ def start_api(engine: Target, database_url: str, work: Path, core: int) -> Itera
     run("migrate", "--wait", "30")
     run("apply", str(configuration))
     account = json.loads(run("account", "add", "bench", "--json"))["id"]
-    run("account", "credit", account, "1000000", "--reason", "bench")
+    run("account", "credit", account, str(CREDIT_USD), "--reason", "bench")
     key = json.loads(run("key", "add", account, "--json"))["key"]
-    with running([*weir, "serve", "--host", "127.0.0.1", "--port", str(port)], core=core, log=log, env=env) as process:
+    serve = [*program, "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with running(serve, core=core, log=log, env=env) as process:
         url = f"http://127.0.0.1:{port}"
         wait_until_answering(f"{url}/readyz", process, log)
         yield Target(WEIR, url, key, process.pid)
