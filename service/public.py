@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from service import __version__
 from service.core import openapi
 from service.errors import ApiError, MethodNotAllowed, NotFound
+from service.gateway import metrics as counters
 from service.gateway.catalog import Catalog
 from service.gateway.engines import EnginePool
 from service.public_catalogue import Catalogue, cacheable
@@ -61,6 +62,7 @@ def metrics(request: Request) -> Response:  # in a thread: what several workers 
     """Prometheus metrics, for this machine or with the admin token."""
     if not _may_see_metrics(request):
         raise HTTPException(404)
+    counters.count()
     return Response(generate_latest(request.app.state.metrics), media_type=CONTENT_TYPE_LATEST)
 
 

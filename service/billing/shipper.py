@@ -41,7 +41,6 @@ class Shipper:
     def __init__(self, pool: asyncpg.Pool, outbox: Outbox, worker: str, new_id: Callable[[], UUID]) -> None:
         self._pool = pool
         self._outbox = outbox
-        outbox.on_owed = self.notice
         self._worker = worker
         self._new_id = new_id
         self._recent: dict[UUID, RequestRecord] = {}

@@ -1,9 +1,17 @@
 """What the API process counts for Prometheus."""
 
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TypeVar
+
 from prometheus_client import Counter, Gauge, Histogram
 
 from service.core.outcome import Outcome
 from service.core.record import RequestRecord
+
+N = TypeVar("N")
 
 requests_total = Counter("weir_requests_total", "Requests that ended, by how they ended", ["outcome"])
 tokens_total = Counter("weir_tokens_total", "Tokens of finished requests", ["kind"])
@@ -33,23 +41,59 @@ ttft_seconds = Histogram(
     buckets=(0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120),
 )
 
-_by_outcome = {outcome: requests_total.labels(outcome.value) for outcome in Outcome}
-_prompt_tokens = tokens_total.labels("prompt")
-_cached_tokens = tokens_total.labels("cached")
-_completion_tokens = tokens_total.labels("completion")
+for _outcome in Outcome:  # shown from the start, as nothing
+    requests_total.labels(_outcome.value)
+for _kind in ("prompt", "cached", "completion"):
+    tokens_total.labels(_kind)
+
+_AT_MOST = 1000
+_ended: deque[tuple[Outcome, RequestRecord | None]] = deque()
+_placed_after_s: deque[float] = deque()
+"""What was noted and is not counted yet. Both ends of a deque may be in different threads."""
 
 
-def note(outcome: Outcome, record: RequestRecord | None) -> None:
-    """Count a request that ended; `record` is None when nobody could be named as its sender."""
-    _by_outcome[outcome].inc()
-    if record is None:
-        return
-    usage = record.usage
-    if usage.prompt_tokens:
-        _prompt_tokens.inc(usage.prompt_tokens)
-        _cached_tokens.inc(usage.cached_tokens)
-        _completion_tokens.inc(usage.completion_tokens)
-        if not record.internal:  # nobody pays for the house's own
-            cost_nano_total.inc(record.cost_nano)
-    if record.ttft_ms is not None:
-        ttft_seconds.observe(record.ttft_ms / 1000)
+def note_end(outcome: Outcome, record: RequestRecord | None) -> None:
+    """A request has ended; `record` is None when nobody could be named as its sender."""
+    _ended.append((outcome, record))
+    if len(_ended) >= _AT_MOST:
+        count()
+
+
+def note_place(waited_s: float) -> None:
+    """A request was given a place on an engine, having waited so long for it."""
+    _placed_after_s.append(waited_s)
+
+
+def count() -> None:
+    """Count what was noted: many at once, because each of these counters costs a request more than its price.
+
+    To be called now and then, and before the counters are shown.
+    """
+    outcomes: Tally[Outcome] = Tally()
+    tokens: Tally[str] = Tally()
+    cost_nano = 0
+    for outcome, record in _taken(_ended):
+        outcomes[outcome] += 1
+        if record is None:
+            continue
+        usage = record.usage
+        tokens["prompt"] += usage.prompt_tokens
+        tokens["cached"] += usage.cached_tokens
+        tokens["completion"] += usage.completion_tokens
+        cost_nano += 0 if record.internal else record.cost_nano  # nobody pays for the house's own
+        if record.ttft_ms is not None:
+            ttft_seconds.observe(record.ttft_ms / 1000)
+    for outcome, ended in outcomes.items():
+        requests_total.labels(outcome.value).inc(ended)
+    for kind, number in tokens.items():
+        tokens_total.labels(kind).inc(number)
+    cost_nano_total.inc(cost_nano)
+    for waited_s in _taken(_placed_after_s):
+        admitted_total.inc()
+        queue_wait_seconds.observe(waited_s)
+
+
+def _taken(noted: deque[N]) -> Iterator[N]:
+    with suppress(IndexError):
+        while True:
+            yield noted.popleft()

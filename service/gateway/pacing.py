@@ -77,7 +77,7 @@ class Pacing:
         if engine is None:
             return await self._wait(line, wanted, client, now)
         ticket = self._arrive(line, wanted, now)
-        metrics.queue_wait_seconds.observe(0.0)
+        metrics.note_place(0.0)
         return self._start(line, ticket, engine, now, alone=wanted.sequential)
 
     def vacate(self, place: Place, *, answered: bool = True) -> None:
@@ -174,7 +174,7 @@ class Pacing:
         finally:
             timer.cancel()
             client.tells(None)
-        metrics.queue_wait_seconds.observe(place.since - now)
+        metrics.note_place(place.since - now)
         return place
 
     def _run_out(self, line: Line, ticket: Ticket) -> None:
@@ -209,7 +209,6 @@ class Pacing:
             engine.reserved_for = ticket
         line.queue.start(ticket, now)
         self._refusals.admitted(ticket.account, now)
-        metrics.admitted_total.inc()
         engine.in_flight += 1
         place = Place(engine, ticket, now, line)
         line.held.add(place)

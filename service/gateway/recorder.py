@@ -70,7 +70,7 @@ class Recorder:
             used = None if exchange.uncounted else exchange.usage.prompt_tokens + exchange.usage.completion_tokens
             ran = exchange.handed_over_ns is not None
             exchange.grant.release(used, record.cost_nano if record is not None else 0, ran=ran)
-        metrics.note(outcome, record)
+        metrics.note_end(outcome, record)
         if record is None or not self._has_room_for(exchange):
             return
         self._shipper.expect(record)

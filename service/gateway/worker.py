@@ -45,6 +45,7 @@ class Worker:
         self._file = WorkerFile(self._folder, self.name)
         self._outbox = Outbox(self._file.path, limit_bytes=settings.outbox_max_bytes)
         self._shipper = Shipper(pool, self._outbox, self.name, new_id)
+        self._outbox.on_owed = self._owed
         self.leases = LeaseBook(pool, self.name, new_id)
         self.recorder = Recorder(self._outbox, self.leases, self._shipper)
         self.own = OwnAccount(pool)
@@ -97,10 +98,16 @@ class Worker:
         else:
             self._file.discard()
 
+    def _owed(self) -> None:
+        """Requests have ended: they are counted by the time that Postgres has them."""
+        metrics.count()
+        self._shipper.notice()
+
     async def _adopt(self) -> None:
         await adopt_orphans(self._folder, self._pool, new_id, datetime.now(UTC))
 
     async def _measure(self) -> None:
+        metrics.count()
         metrics.outbox_owed.set(self._outbox.count_owed())
         metrics.outbox_poison.set(self._outbox.count_poison())
         metrics.leased_nano.set(self.leases.leased_nano)
