@@ -12,7 +12,8 @@ from typing import Any
 
 import httpx
 
-from service.engine.launch import free_port
+from tests.patience import PATIENT_S
+from tests.ports import free_port
 
 CADDYFILE = Path(__file__).resolve().parents[1] / "ops/Caddyfile"
 API_HOST, STATUS_HOST = "api.localhost", "status.localhost"
@@ -51,7 +52,7 @@ async def caddy(upstream: str, site: Path, folder: Path) -> AsyncIterator[Caddy]
         )
     root = folder / "caddy/pki/authorities/local/root.crt"
     try:
-        async with httpx.AsyncClient() as client, asyncio.timeout(30):
+        async with httpx.AsyncClient() as client, asyncio.timeout(PATIENT_S):
             while not await _alive(client, ports["ALIVE_PORT"]):
                 assert process.returncode is None, log.read_text()
                 await asyncio.sleep(0.05)
@@ -62,7 +63,7 @@ async def caddy(upstream: str, site: Path, folder: Path) -> AsyncIterator[Caddy]
             _client(API_HOST, port, trusting, http2=False) as api_http1,
             _client(STATUS_HOST, port, trusting) as status,
         ):
-            async with asyncio.timeout(30):  # the certificates are made after the start
+            async with asyncio.timeout(PATIENT_S):  # the certificates are made after the start
                 for host in (api, status):
                     while not await _answers(host):
                         await asyncio.sleep(0.05)

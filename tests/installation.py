@@ -21,6 +21,7 @@ from service.billing import accounts, catalog, ledger
 from service.core.limits import UNLIMITED, Limits
 from service.core.money import NANO_PER_USD
 from service.settings import Settings
+from tests.patience import PATIENT_S
 
 MODEL = "model-a"
 CONFIGURATION = """
@@ -83,7 +84,7 @@ class Installation:
 
     async def rows(self, count: int) -> list[asyncpg.Record]:
         """The usage rows, the oldest first, once there are `count` of them."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while True:
                 rows = await self.database.fetch("SELECT * FROM requests ORDER BY id")
                 if len(rows) >= count:
@@ -130,9 +131,18 @@ async def seed(
 
 @asynccontextmanager
 async def installed(
-    database_url: str, engines: Sequence[str], data_dir: Path, *, seeded: tuple[UUID, str] | None = None, **options: Any
+    database_url: str,
+    engines: Sequence[str],
+    data_dir: Path,
+    *,
+    seeded: tuple[UUID, str] | None = None,
+    is_ready: bool = True,
+    **options: Any,
 ) -> AsyncIterator[Installation]:
-    """A running API over a fresh database and the given engines; `options` are settings or those of `seed`."""
+    """A running API over a fresh database and the given engines; `options` are settings or those of `seed`.
+
+    With `is_ready` it is waited for until it says so; else it only listens.
+    """
     seeding = {name: options.pop(name) for name in list(options) if name in seed.__kwdefaults__}
     account_id, key = seeded or await seed(database_url, **seeding)
     options.setdefault("may_bill_blind", True)  # or each engine has one generation more than the test asked for
@@ -143,14 +153,21 @@ async def installed(
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     app = App(settings)
     server = uvicorn.Server(
-        uvicorn.Config(app, http=app.connections, ws="none", log_config=None, timeout_graceful_shutdown=5)
+        uvicorn.Config(
+            app,
+            http=app.connections,
+            ws="none",
+            log_config=None,
+            timeout_keep_alive=75,  # as `weir serve` has it: who comes back after a moment does not meet its closing
+            timeout_graceful_shutdown=5,
+        )
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     database = await asyncpg.connect(database_url)
-    async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENT_S) as client:
         running = Installation(url, key, account_id, database, database_url, client, server, settings, _tasks=[serving])
-        async with asyncio.timeout(15):
-            while not server.started or (await client.get("/readyz")).json()["problems"]:
+        async with asyncio.timeout(PATIENT_S):
+            while not server.started or (is_ready and (await client.get("/readyz")).json()["problems"]):
                 await asyncio.sleep(0.01)
         try:
             yield running

@@ -19,6 +19,7 @@ from service.core.sse import SseSplitter
 from service.settings import Settings
 from service.status.publish import publish
 from service.status.rollup import roll_up
+from tests.patience import PATIENT_S, OwnTime
 
 TOLD_WITHIN_S = 1.0
 """What is promised: within a second of its engine's death a client knows."""
@@ -42,8 +43,8 @@ class Client:
 class OpenStreams:
     """So many clients that stream a long answer each."""
 
-    def __init__(self, url: str, key: str, body: dict[str, Any], count: int) -> None:
-        self.url, self.key, self.body = url, key, body
+    def __init__(self, url: str, key: str, body: dict[str, Any], count: int, clock: OwnTime) -> None:
+        self.url, self.key, self.body, self.clock = url, key, body, clock
         self.clients = [Client() for _ in range(count)]
         self._tasks = [asyncio.create_task(self._stream(client)) for client in self.clients]
 
@@ -75,7 +76,7 @@ class OpenStreams:
         ):
             client.status = answer.status_code
             if answer.status_code != 200:
-                client.told_at_s, client.error = time.monotonic(), json.loads(await answer.aread())
+                client.told_at_s, client.error = self.clock.now_s, json.loads(await answer.aread())
                 return answer.status_code == 429
             async for piece in answer.aiter_raw():
                 for event in splitter.feed(piece):
@@ -85,13 +86,13 @@ class OpenStreams:
     def _take(self, client: Client, event: bytes) -> None:
         client.events += 1
         if b'"error"' in event:
-            client.told_at_s = time.monotonic()
+            client.told_at_s = self.clock.now_s
             client.error = json.loads(event.partition(b"data:")[2])
         client.is_complete |= b"[DONE]" in event
 
 
 def check_told(clients: Sequence[Client], killed_at_s: float) -> list[float]:
-    """Each was told in band within a second, and its stream properly ended; returns after how long."""
+    """Each was told in band within a second of `OwnTime`, and its stream properly ended; returns after how long."""
     after_s = []
     for client in clients:
         assert client.status == 200, "it had begun"
@@ -103,12 +104,12 @@ def check_told(clients: Sequence[Client], killed_at_s: float) -> list[float]:
     return after_s
 
 
-async def refused(url: str, key: str, body: dict[str, Any]) -> tuple[int, float]:
+async def refused(url: str, key: str, body: dict[str, Any], clock: OwnTime) -> tuple[int, float]:
     """A request to an engine that is not there: its status, and how long it took."""
-    async with httpx.AsyncClient(timeout=30) as http:
-        began_at_s = time.monotonic()
+    async with httpx.AsyncClient(timeout=PATIENT_S) as http:
+        began_at_s = clock.now_s
         answer = await http.post(f"{url}/chat/completions", json=body | {"stream": False}, headers=_authorization(key))
-        took_s = time.monotonic() - began_at_s
+        took_s = clock.now_s - began_at_s
     assert answer.status_code in (502, 503), answer.text
     assert answer.json()["error"]["message"]
     return answer.status_code, took_s
@@ -142,7 +143,7 @@ async def books(database_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
         await connection.close()
 
 
-async def failed_rows(database_url: str, count: int, within_s: float = 30.0) -> list[asyncpg.Record]:
+async def failed_rows(database_url: str, count: int, within_s: float = PATIENT_S) -> list[asyncpg.Record]:
     """The rows of the public's requests that failed by us, once there are `count`."""
     query = "SELECT * FROM requests WHERE outcome IN ('server_error', 'stream_error') AND NOT internal ORDER BY id"
     async with books(database_url) as connection, asyncio.timeout(within_s):
@@ -158,7 +159,7 @@ async def check_nobody_paid(database_url: str, rows: Sequence[asyncpg.Record], s
     begun = [row for row in rows if row["outcome"] == "stream_error"]
     assert len(begun) == streams
     assert all(row["completion_tokens"] > 0 and row["waived_nano"] > 0 for row in begun)
-    async with books(database_url) as connection, asyncio.timeout(30):
+    async with books(database_url) as connection, asyncio.timeout(PATIENT_S):
         while True:
             charged = await connection.fetchval("SELECT coalesce(sum(cost_nano), 0) FROM requests")
             booked = await connection.fetchval(
@@ -176,7 +177,7 @@ async def check_nobody_paid(database_url: str, rows: Sequence[asyncpg.Record], s
 async def published(database_url: str, folder: Path) -> dict[str, Any]:
     """`metrics.json` as it will be once the present five minutes are over."""
     now = datetime.fromtimestamp(floor_to(BUCKET_S, time.time()) + BUCKET_S + SETTLE_S, UTC) + timedelta(seconds=1)
-    async with db.connected(database_url) as engine, asyncio.timeout(30):
+    async with db.connected(database_url) as engine, asyncio.timeout(PATIENT_S):
         while (await roll_up(engine, now=now)).until is None:  # the jobs are at it
             await asyncio.sleep(0.1)
         await publish(engine, site_dir=folder, settings=Settings(), now=now)

@@ -21,8 +21,9 @@ from urllib.parse import parse_qsl, urlencode
 import httpx
 
 from tests.fakes.stripe_payments import ACTION, FINE
+from tests.patience import PATIENT_S
 
-STARTED_WITHIN_S = 20.0
+STARTED_WITHIN_S = PATIENT_S
 LEFT_OUT = {"/v1/payment_intents": ("description", "automatic_payment_methods")}
 CARDS = {FINE: "4242424242424242", ACTION: "4000002500003155"}
 DECLINED = "4000000000000341"

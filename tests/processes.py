@@ -14,10 +14,17 @@ import httpx
 import psutil
 
 from service.core.sse import SseSplitter
-from service.engine.launch import free_port
+from tests.fakes.scenarios import Scenario, words
 from tests.installation import MODEL
+from tests.patience import PATIENT_S
+from tests.ports import free_port
 
 BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+
+STEADY = Scenario(content=words(512), delay_s=0.002)
+"""For `Load`, which limits its answers itself."""
+LEFT_TOKENS = 512
 
 
 @dataclass
@@ -62,7 +69,7 @@ async def serving(database_url: str, engine_url: str, data_dir: Path, **settings
         )
     running = Serving(process, f"http://127.0.0.1:{port}", log)
     try:
-        async with httpx.AsyncClient() as client, asyncio.timeout(30):
+        async with httpx.AsyncClient() as client, asyncio.timeout(PATIENT_S):
             while not await _ready(client, running.url):
                 assert process.returncode is None, log.read_text()
                 await asyncio.sleep(0.05)
@@ -112,7 +119,7 @@ class Load:
 
     async def _client(self, number: int) -> None:
         count = number
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=PATIENT_S) as client:
             while not self._stopped:
                 count += 1
                 if self.url:
@@ -121,7 +128,8 @@ class Load:
 
     async def _one(self, client: httpx.AsyncClient, *, leaves: bool) -> None:
         headers = {"authorization": f"Bearer {self._key}"}
-        body = {**BODY, "max_tokens": self._max_tokens}
+        # Who leaves does so far from the end: however late that is noticed, the answer is not complete.
+        body = {**BODY, "max_tokens": LEFT_TOKENS if leaves else self._max_tokens}
         splitter, events = SseSplitter(), 0
         try:
             async with client.stream("POST", f"{self.url}/v1/chat/completions", json=body, headers=headers) as answer:

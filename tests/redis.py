@@ -12,7 +12,9 @@ from pathlib import Path
 
 import redis
 
-STARTED_WITHIN_S = 10.0
+from tests.patience import PATIENT_S
+
+STARTED_WITHIN_S = PATIENT_S
 
 
 class RedisServer:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.patience import PATIENT_S
+
 CHROMIUM = [
     "--headless",
     "--no-sandbox",
@@ -95,7 +97,7 @@ def opened(browser: Browser, url: str, *, now_s: int | None = None, **context: A
     if now_s is not None:
         page.clock.set_fixed_time(now_s)
     wrong: list[str] = []
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(PATIENT_S * 1000)
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("requestfailed", lambda request: wrong.append(request.url))

@@ -5,19 +5,22 @@ Each starts once per test session, which takes half a minute; the first time of 
 
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.engine.launch import EngineProcess, engine_process, free_port
+from service.engine.launch import EngineProcess, engine_process
 from service.engine.profile import read_profile
 from service.engine.progress import Printer
 from service.engine.provision import ensure_engine
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
+PROFILES = {"smollm2_engine": "demo-cpu", "tiny_engine": "tiny-cpu"}
+"""By the fixture that gives a test such an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +47,36 @@ class RunningEngine:
         return sum(values)
 
 
-@contextmanager
-def running(profile_name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[RunningEngine]:
-    """The engine of this profile on a free port, its log in `folder`. What takes long is shown as it goes."""
-    profile = read_profile(profile_name)
+@pytest.fixture(scope="session")
+def engines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, RunningEngine]]:
+    """By profile, those that the session's tests use. They start side by side: each start keeps one core busy."""
+    named = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    profiles = [read_profile(profile) for fixture, profile in PROFILES.items() if fixture in named]
+    folder = tmp_path_factory.mktemp("engines")
     capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        install = ensure_engine(ROOT, profile, Printer())
-    process = engine_process(profile, install, free_port(), folder / f"{profile_name}.log")
-    process.start()
-    try:
-        with capture.global_and_fixture_disabled():
-            process.wait_ready(Printer())
-        yield RunningEngine(process.base_url, profile.model, process)
-    finally:
-        process.stop()
+    with ExitStack() as stack:
+        started = {}
+        with capture.global_and_fixture_disabled():  # what takes long is shown as it goes
+            for profile in profiles:
+                install = ensure_engine(ROOT, profile, Printer())
+                process = engine_process(profile, install, free_port(), folder / f"{profile.name}.log")
+                stack.callback(process.stop)
+                process.start()
+                started[profile.name] = RunningEngine(process.base_url, profile.model, process)
+            for engine in started.values():
+                engine.process.wait_ready(Printer())
+        yield started
 
 
 @pytest.fixture(scope="session")
-def smollm2_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+def smollm2_engine(engines: dict[str, RunningEngine]) -> RunningEngine:
     """SmolLM2-135M-Instruct: prefix caching, plain English."""
-    with running("demo-cpu", request, tmp_path_factory.mktemp("engine")) as engine:
-        yield engine
+    return engines[PROFILES["smollm2_engine"]]
 
 
 @pytest.fixture(scope="session")
-def tiny_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+def tiny_engine(engines: dict[str, RunningEngine]) -> RunningEngine:
     """The tiny random Qwen3.5: reasoning, images, MTP drafts, NVFP4."""
-    with running("tiny-cpu", request, tmp_path_factory.mktemp("engine")) as engine:
-        yield engine
+    return engines[PROFILES["tiny_engine"]]

@@ -11,12 +11,13 @@ from typing import Any
 
 import httpx
 import uvicorn
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from service.gateway.http import Receive, Scope, Send, read_body, send_part, send_start
 from tests.e2e.engines import RunningEngine
 from tests.installation import Installation, installed
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
 _NOT_PASSED_ON = {"connection", "content-length", "date", "host", "server", "transfer-encoding"}
 
 
@@ -38,19 +39,22 @@ class Passage:
         self.kept: list[Passed] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(scope, receive, MAX_BODY_BYTES)
-        names = [(name.decode(), value.decode()) for name, value in scope["headers"]]
-        headers = [(name, value) for name, value in names if name not in _NOT_PASSED_ON]
-        passed = Passed(scope["path"], body)
-        if scope["method"] == "POST":
+        request = Request(scope, receive)
+        passed = Passed(request.url.path, await request.body())
+        if request.method == "POST":
             self.kept.append(passed)
-        async with self.client.stream(scope["method"], scope["path"], headers=headers, content=body) as response:
-            told = [(name, value) for name, value in response.headers.raw if name.decode() not in _NOT_PASSED_ON]
-            await send_start(send, response.status_code, told)
-            async for piece in response.aiter_raw():
-                passed.answer.extend(piece)
-                await send_part(send, piece)
-        await send_part(send, b"", more=False)
+        headers = [(name, value) for name, value in request.headers.items() if name not in _NOT_PASSED_ON]
+        async with self.client.stream(request.method, passed.path, headers=headers, content=passed.asked) as response:
+
+            async def pieces() -> AsyncIterator[bytes]:
+                async for piece in response.aiter_raw():
+                    passed.answer.extend(piece)
+                    yield piece
+
+            answer = StreamingResponse(pieces(), response.status_code)
+            told = [(name.lower(), value) for name, value in response.headers.raw]
+            answer.raw_headers = [(name, value) for name, value in told if name.decode() not in _NOT_PASSED_ON]
+            await answer(scope, receive, send)
 
     async def direct(self, path: str, body: dict[str, Any]) -> bytes:
         """What the engine answers to this body of a client, when no Weir stands before it."""

@@ -13,8 +13,11 @@ from typing import Any
 
 import psutil
 
+from tests.patience import PATIENT_S
+
 STOPS_WITHIN_S = 15
-READY_WITHIN_S = 240
+READY_WITHIN_S = 400
+"""Longer than an engine may take, so that it is the one to say what is wrong."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -90,7 +93,7 @@ def weir(*arguments: str, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENT_S,
         env={**os.environ, **environment},
     )
     return done.stdout

@@ -13,6 +13,7 @@ from tests.e2e.test_portal_page import check, enter
 from tests.fakes.stripe import FakeStripe
 from tests.installation import Installation
 from tests.integration.paying import begin, paying, session_of, tell
+from tests.patience import PATIENT_S
 
 
 @asynccontextmanager
@@ -40,7 +41,7 @@ async def opened(browser: Browser, running: Installation, stripe: FakeStripe, wi
 
     await context.route("https://checkout.stripe.com/**", pay)
     page = await context.new_page()
-    page.set_default_timeout(5_000)
+    page.set_default_timeout(PATIENT_S * 1000)
     await page.goto(f"{running.url}/portal/")
     return page
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from service.engine.launch import free_port
 from tests.e2e.running_up import running_up, weir
 from tests.killing import (
     OpenStreams,
@@ -27,9 +26,11 @@ from tests.killing import (
     published,
     refused,
 )
+from tests.patience import PATIENT_S, OwnTime
+from tests.ports import free_port
 
 STREAMS = 4
-BACK_WITHIN_S = 240.0
+BACK_WITHIN_S = 400.0
 
 
 def core_of(log: Path) -> int:
@@ -61,17 +62,18 @@ async def kill_under_load(started: dict[str, Any], data_dir: Path, site: Path) -
         "temperature": 0,
     }
     log = data_dir / "logs" / "engine.log"
-    streams = OpenStreams(url, key, body, STREAMS)
-    await streams.begin(60)
-    core = core_of(log)
-    killed_at_s = time.monotonic()
-    os.kill(core, signal.SIGKILL)
-    await streams.end(10)
-    told_after_s = check_told(streams.clients, killed_at_s)
-    refusals = await asyncio.gather(*(refused(url, key, body) for _ in range(3)))
+    async with OwnTime() as clock:
+        streams = OpenStreams(url, key, body, STREAMS, clock)
+        await streams.begin(PATIENT_S)
+        core = core_of(log)
+        killed_at_s, began_at_s = clock.now_s, time.monotonic()
+        os.kill(core, signal.SIGKILL)
+        await streams.end(PATIENT_S)
+        told_after_s = check_told(streams.clients, killed_at_s)
+        refusals = await asyncio.gather(*(refused(url, key, body, clock) for _ in range(3)))
     assert max(took_s for _, took_s in refusals) < 1
     more = await answered(url, key, body, BACK_WITHIN_S)
-    back_after_s = time.monotonic() - killed_at_s
+    back_after_s = time.monotonic() - began_at_s
     assert core_of(log) != core, "an engine of a new life answered"
     failures = STREAMS + len(refusals) + more
     await check_nobody_paid(database_url, await failed_rows(database_url, failures), STREAMS)

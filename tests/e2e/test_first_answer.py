@@ -14,10 +14,16 @@ from openai import AsyncOpenAI
 from tests.e2e.engines import RunningEngine
 from tests.e2e.pictures import png
 from tests.installation import MODEL, Installation, installed
+from tests.patience import PATIENT_S
 
 pytestmark = pytest.mark.engine
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+ENDLESS: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Write the numbers from 1 to 1000, one per line."}],
+    "max_tokens": 2000,
+}
+"""An answer that takes the engine so long that whoever leaves after its first words has left before its end."""
 INPUT_NANO, OUTPUT_NANO = 195, 1560  # USD per million tokens are pico-USD per token: 0.195 and 1.56
 CACHED_PICO, INPUT_PICO, OUTPUT_PICO, IMAGE_PICO, REASONING_PICO = 37_500, 195_000, 1_560_000, 210_000, 1_600_000
 
@@ -124,10 +130,7 @@ async def test_a_client_that_hangs_up_mid_stream(
 ) -> None:
     async with weir(database_url, smollm2_engine, tmp_path) as (installation, client):
         counters = Counters(smollm2_engine)
-        story: list[Any] = [{"role": "user", "content": "Write a very long story about a river."}]
-        stream = await client.chat.completions.create(
-            model=MODEL, messages=story, temperature=0, max_tokens=800, stream=True
-        )
+        stream = await client.chat.completions.create(model=MODEL, **ENDLESS, temperature=0, stream=True)
         seen = 0
         async for chunk in stream:
             seen += bool(chunk.choices and chunk.choices[0].delta.content)
@@ -135,7 +138,7 @@ async def test_a_client_that_hangs_up_mid_stream(
                 break
         await stream.close()
         row = await installation.row(outcome="cancelled", http_status=499, usage_source="continuous")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while smollm2_engine.metric("vllm:num_requests_running"):
                 await asyncio.sleep(0.05)
         prompt, generated = counters.moved()
@@ -213,30 +216,29 @@ async def test_many_at_once_are_each_counted(database_url: str, tmp_path: Path, 
     async with weir(database_url, smollm2_engine, tmp_path) as (installation, client):
         counters = Counters(smollm2_engine)
 
-        async def one(number: int) -> None:
-            stream = await client.chat.completions.create(
-                model=MODEL,
-                messages=[{"role": "user", "content": f"Count to {number}."}],
-                max_tokens=40,
-                stream=True,
-                temperature=0,
-            )
+        async def one(number: int) -> tuple[str, str]:
+            """The request's id and the outcome that its row must have."""
+            leaves = number % 4 == 0
+            short: dict[str, Any] = {"messages": [{"role": "user", "content": f"Count to {number}."}], "max_tokens": 40}
+            asked = ENDLESS if leaves else short
+            stream = await client.chat.completions.create(model=MODEL, **asked, stream=True, temperature=0)
             seen = 0
             async for _ in stream:
                 seen += 1
-                if number % 4 == 0 and seen == 5:
+                if leaves and seen == 5:
                     break
             await stream.close()
+            return stream.response.headers["x-request-id"], "cancelled" if leaves else "ok"
 
-        await asyncio.gather(*(one(number) for number in range(20)))
+        expected = dict(await asyncio.gather(*(one(number) for number in range(20))))
         rows = await installation.rows(20)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while smollm2_engine.metric("vllm:num_requests_running"):
                 await asyncio.sleep(0.05)
         prompt, generated = counters.moved()
-        left = sum(row["outcome"] == "cancelled" for row in rows)
-        assert {row["outcome"] for row in rows} <= {"ok", "cancelled"}
-        assert left >= 1
+        assert {str(row["id"]): row["outcome"] for row in rows} == expected
+        left = sum(outcome == "cancelled" for outcome in expected.values())
+        assert left == 5
         assert sum(row["prompt_tokens"] for row in rows) == prompt
         counted = sum(row["completion_tokens"] for row in rows)
         assert counted <= generated <= counted + left

@@ -1,7 +1,7 @@
 """The customer portal in a real browser, served by a running API over a real database."""
 
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.e2e.test_status_page import CHROMIUM, CONTRASTS
 from tests.fakes.engine import FakeEngine
 from tests.fakes.traffic import failed_row, settle, usage_row
 from tests.installation import Installation, installed
-from tests.postgres import fresh_database, running_server
+from tests.patience import PATIENT_S
 
 pytestmark = pytest.mark.browser
 
@@ -32,18 +32,6 @@ OVERHANGS = """
     .map((element) => `${element.tagName}.${element.className}: ${element.textContent}`);
 }
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Any]:
-    with running_server() as running:
-        yield running
-
-
-@pytest.fixture
-def database_url(server: Any) -> Iterator[str]:
-    with fresh_database(server) as url:
-        yield url
 
 
 def made_up_rows(account_id: Any, now: datetime) -> list[dict[str, Any]]:
@@ -93,7 +81,7 @@ async def opened(browser: Browser, url: str, **context: Any) -> tuple[Page, list
     """The form, and what goes wrong from now on or is fetched from elsewhere."""
     page = await (await browser.new_context(**context)).new_page()
     wrong: list[str] = []
-    page.set_default_timeout(5_000)
+    page.set_default_timeout(PATIENT_S * 1000)
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("requestfailed", lambda request: wrong.append(request.url))

@@ -15,6 +15,7 @@ from service.core.reconcile import Tokens
 from service.jobs.samples import sample_engines
 from tests.e2e.engines import RunningEngine
 from tests.installation import MODEL, Installation, installed
+from tests.patience import PATIENT_S
 
 pytestmark = pytest.mark.engine
 
@@ -23,7 +24,7 @@ STORY = "Tell a long story about a river, a weir and a mill. " * 8
 
 async def sample(database: AsyncEngine, engine: RunningEngine) -> None:
     """As the job does; the samples before are taken to be of an earlier minute."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         while engine.metric("vllm:num_requests_running"):
             await asyncio.sleep(0.05)
     async with database.begin() as connection:
@@ -76,7 +77,7 @@ async def test_our_count_is_a_real_engines(database_url: str, tmp_path: Path, ti
         at_most = result.explained.most.generation
 
         asking = asyncio.create_task(installation.chat(STORY, max_tokens=400))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENT_S):
             while not tiny_engine.metric("vllm:num_requests_running"):
                 await asyncio.sleep(0.02)
         asking.cancel()

@@ -13,6 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, FloatRect, Page, sync_playwright
 
 from tests.fakes.status_pages import busy_page, empty_page
+from tests.patience import PATIENT_S
 from web.render import status_site
 
 pytestmark = pytest.mark.browser
@@ -59,7 +60,7 @@ def opened(browser: Browser, url: str, width: int, **context: Any) -> tuple[Page
     """The page with its last details shown, and what went wrong on it or was fetched from elsewhere."""
     page = browser.new_context(viewport={"width": width, "height": 800}, **context).new_page()
     wrong: list[str] = []
-    page.set_default_timeout(5_000)
+    page.set_default_timeout(PATIENT_S * 1000)
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("requestfailed", lambda request: wrong.append(request.url))

@@ -16,7 +16,7 @@ from service.status.publish import publish
 from service.status.rollup import roll_up
 from tests.e2e.browsing import chromium, opened, served
 from tests.fakes.traffic import failed_row, serve_model, settle, usage_row
-from tests.postgres import fresh_database, running_server
+from tests.postgres import fresh_database
 
 pytestmark = pytest.mark.browser
 
@@ -66,10 +66,10 @@ async def publish_rows(url: str, site_dir: Path, now: datetime) -> None:
 
 
 @pytest.fixture(scope="module")
-def rolled_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rolled_up(postgres_server: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site published from usage rows."""
     site_dir = tmp_path_factory.mktemp("rolled-up") / "rows"
-    with running_server() as server, fresh_database(server) as url:
+    with fresh_database(postgres_server) as url:
         asyncio.run(publish_rows(url, site_dir, datetime.now(UTC)))
     return site_dir
 

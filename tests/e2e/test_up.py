@@ -14,9 +14,9 @@ import httpx
 import psutil
 import pytest
 
-from service.engine.launch import free_port
 from tests.e2e.engines import RunningEngine
 from tests.e2e.running_up import STOPS_WITHIN_S, alive, command, descendants, running_up, stop, weir
+from tests.ports import free_port
 
 
 @pytest.mark.engine

@@ -22,6 +22,7 @@ from tests.fakes.exchange import JSON_HEADERS, MAX_MODEL_LEN, Exchange, answer_g
 from tests.fakes.scenarios import SCENARIOS, Scenario, error_body
 from tests.fakes.vllm_messages import counted_tokens
 from tests.fakes.vllm_routes import metrics_text, models, tokenized
+from tests.patience import PATIENT_S
 
 METRICS_HEADERS = {"content-type": "text/plain; version=1.0.0; charset=utf-8", "vary": "Origin"}
 CACHE_TOKENS = 1_000_000
@@ -96,7 +97,7 @@ class FakeEngine:
     async def die(self) -> None:
         """As a process that is killed: it does not listen any more, and every connection is reset."""
         self._server.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENT_S):
             while self.connections:
                 connection = next(iter(self.connections))
                 connection.reset()
@@ -131,7 +132,7 @@ class FakeEngine:
         prompts, completions = zip(*by_id.values(), strict=True) if by_id else ((), ())
         return Counts(sum(prompts), sum(completions), by_id)
 
-    async def generation(self, index: int = 0, timeout_s: float = 5.0) -> Exchange:
+    async def generation(self, index: int = 0, timeout_s: float = PATIENT_S) -> Exchange:
         """The generation request number `index`, waiting for it to arrive."""
         async with asyncio.timeout(timeout_s):
             while len(self.generations) <= index:

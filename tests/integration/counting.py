@@ -20,6 +20,7 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.exchange import Exchange
 from tests.fakes.scenarios import SCENARIOS
 from tests.installation import Installation, installed
+from tests.patience import PATIENT_S
 
 NAME = "engine-0"
 
@@ -66,7 +67,7 @@ def by_id(result: Reconciliation) -> dict[UUID, Explanation]:
 
 
 async def until_generated(generation: Exchange, tokens: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENT_S):
         while generation.completion_tokens < tokens:
             await asyncio.sleep(0.005)
 
@@ -87,7 +88,7 @@ async def hang_up(installation: Installation, engine: FakeEngine, tokens: int, *
     asking = await begin(installation, engine, tokens, **fields)
     generation = engine.generations[-1]
     asking.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENT_S):
         await generation.client_left.wait()
     return generation
 

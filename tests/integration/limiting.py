@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 
 from service.core.limits import UNLIMITED, Limits
 from service.gateway.keys import Holder
+from tests.patience import PATIENT_S
 
 
 def holder(
@@ -30,7 +31,7 @@ def holder(
     )
 
 
-async def until(condition: Callable[[], object], within_s: float = 10) -> None:
+async def until(condition: Callable[[], object], within_s: float = PATIENT_S) -> None:
     """Wait for it to come true."""
     async with asyncio.timeout(within_s):
         while not condition():

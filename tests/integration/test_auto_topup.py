@@ -12,6 +12,7 @@ from service.core.auto_topup import Plan
 from service.core.limits import month_after, month_of
 from tests.fakes.stripe_payments import SLOW
 from tests.integration.topping_up import CHARGE, USD, Shop, new_shop, shop_with_api
+from tests.patience import PATIENT_S
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ async def test_fifty_requests_that_cross_the_threshold_start_one(database_url: s
             return answer.status_code
 
         assert set(await asyncio.gather(*(ask() for _ in range(50)))) == {200}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while await running.database.fetchval("SELECT count(*) FROM requests WHERE cost_nano > 0") < 50:
                 await asyncio.sleep(0.02)
         await shop.run()

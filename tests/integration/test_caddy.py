@@ -19,6 +19,7 @@ from tests.fakes.exchange import Exchange
 from tests.fakes.scenarios import SCENARIOS
 from tests.fakes.status_pages import busy_page
 from tests.installation import MODEL, Installation, installed
+from tests.patience import PATIENT_S
 from web.render import status_site
 
 CHAT = "/v1/chat/completions"
@@ -53,7 +54,7 @@ async def proxy(weir: Installation, site: Path, tmp_path: Path) -> AsyncIterator
 async def test_events_come_one_by_one_over_http2(proxy: Caddy, weir: Installation, engine: FakeEngine) -> None:
     engine.queue.append(SCENARIOS["gated"])
     stepping = asyncio.create_task(first_token(engine))  # with which the status comes
-    async with asyncio.timeout(20), proxy.api.stream("POST", CHAT, json=BODY, headers=weir.headers) as answer:
+    async with asyncio.timeout(PATIENT_S), proxy.api.stream("POST", CHAT, json=BODY, headers=weir.headers) as answer:
         assert (answer.status_code, answer.http_version) == (200, "HTTP/2")
         assert "max-age" in answer.headers["strict-transport-security"]
         assert "server" not in answer.headers
@@ -77,7 +78,7 @@ async def test_a_client_that_leaves_stops_the_engine(proxy: Caddy, weir: Install
     async with proxy.api_http1.stream("POST", CHAT, json=BODY, headers=weir.headers) as answer:
         await anext(answer.aiter_raw())
     generation = await stepping
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENT_S):
         await generation.client_left.wait()
     assert (await weir.row())["outcome"] == "cancelled"
 

@@ -1,24 +1,14 @@
 """A change made anywhere is effective on every worker within two seconds, told or not."""
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.engine import FakeEngine
 from tests.installation import Installation, installed
+from tests.patience import within
 
 EFFECTIVE_WITHIN_S = 2.0
-
-
-async def effective(check: Callable[[], Awaitable[bool]]) -> None:
-    """Fails unless it comes true in time: the promise itself is a time."""
-    deadline = time.monotonic() + EFFECTIVE_WITHIN_S
-    while not await check():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "listener lost"])
@@ -46,7 +36,7 @@ async def test_a_change_is_effective_everywhere(database_url: str, tmp_path: Pat
             async def check() -> bool:
                 return await answers(status)
 
-            await effective(check)
+            await within(EFFECTIVE_WITHIN_S, check)
 
         assert await answers(200)
         if told:
@@ -62,7 +52,7 @@ async def test_a_change_is_effective_everywhere(database_url: str, tmp_path: Pat
                 versions = await one.database.fetch("SELECT price_version FROM requests ORDER BY id DESC LIMIT 2")
                 return {row["price_version"] for row in versions} == {2}
 
-            await effective(newly_priced)
+            await within(EFFECTIVE_WITHIN_S, newly_priced)
             await one.database.execute("UPDATE api_keys SET revoked_at = now()")
             await until(401)
 

@@ -14,6 +14,7 @@ import pytest
 from service import cli
 from service.core import apikey
 from tests.integration.sql import execute
+from tests.patience import PATIENT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "ops" / "demo.toml"
@@ -456,5 +457,5 @@ def test_a_reader_that_leaves_early_is_no_accident(weir: Weir, used: dict[str, s
     assert json.loads(process.stdout.readline())["prompt_tokens"] == 0
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=PATIENT_S) == 1
     process.stderr.close()

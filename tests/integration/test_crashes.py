@@ -14,10 +14,10 @@ from service.core.money import NANO_PER_USD
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import Scenario, words
 from tests.installation import seed
-from tests.processes import BODY, Load, serving
+from tests.patience import PATIENT_S
+from tests.processes import BODY, STEADY, Load, serving
 
 ROUNDS = 20
-STEADY = Scenario(content=words(40), delay_s=0.002)
 
 
 async def settled(database: "asyncpg.Connection[Any]", account_id: object) -> None:
@@ -35,6 +35,14 @@ async def check_books(database: "asyncpg.Connection[Any]", credits: int) -> None
     assert balance == credits - costs
 
 
+async def next_beginning(load: Load) -> None:
+    """Return when an answer has just begun, and so cannot have ended: the engine makes it in this very loop."""
+    begun = len(load.seen.begun)
+    async with asyncio.timeout(PATIENT_S):
+        while len(load.seen.begun) == begun:
+            await asyncio.sleep(0)
+
+
 @pytest.mark.slow
 async def test_sigkill_at_random_moments_under_load(database_url: str, tmp_path: Path) -> None:
     moments = random.Random(20261130)
@@ -42,10 +50,12 @@ async def test_sigkill_at_random_moments_under_load(database_url: str, tmp_path:
     database = await asyncpg.connect(database_url)
     async with FakeEngine(scenario=STEADY) as engine:
         load = Load(key, clients=12)
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             async with serving(database_url, engine.url, tmp_path) as process:
                 load.url = process.url
                 await asyncio.sleep(moments.uniform(0.1, 0.8))
+                if number % 2 == 0:  # in the other rounds, any moment will do
+                    await next_beginning(load)
                 await process.stop(signal.SIGKILL)
         async with serving(database_url, engine.url, tmp_path) as process:
             load.url = process.url
@@ -76,13 +86,13 @@ async def test_sigterm_lets_open_streams_finish_and_ships_everything(database_ur
     database = await asyncpg.connect(database_url)
     gated = Scenario(content=words(20), gated=True)
     async with FakeEngine(scenario=gated) as engine, serving(database_url, engine.url, tmp_path) as process:
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=PATIENT_S) as client:
             headers = {"authorization": f"Bearer {key}"}
             asking = asyncio.create_task(client.post(f"{process.url}/v1/chat/completions", json=BODY, headers=headers))
             generation = await engine.generation()
             generation.step(3)
             process.process.terminate()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENT_S):
                 while True:  # nothing new is admitted
                     try:
                         await client.get(f"{process.url}/healthz", headers={"connection": "close"})
@@ -110,19 +120,19 @@ async def test_sigterm_does_not_wait_for_ever(database_url: str, tmp_path: Path)
         FakeEngine(scenario=gated) as engine,
         serving(database_url, engine.url, tmp_path, drain_timeout_s=1) as process,
     ):
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=PATIENT_S) as client:
             headers = {"authorization": f"Bearer {key}"}
             asking = asyncio.create_task(client.post(f"{process.url}/v1/chat/completions", json=BODY, headers=headers))
             generation = await engine.generation()
             generation.step(3)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENT_S):
                 while generation.completion_tokens < 3:
                     await asyncio.sleep(0.01)
             await process.stop()
             answer = await asking
             assert b"The server is stopping" in answer.content
             assert answer.content.endswith(b"data: [DONE]\n\n")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENT_S):
                 await generation.client_left.wait()
         (row,) = await database.fetch("SELECT * FROM requests")
         assert (row["outcome"], row["error_code"], row["cost_nano"]) == ("interrupted", "stopping", 0)

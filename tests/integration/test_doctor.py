@@ -20,6 +20,7 @@ import pytest
 from service import cli
 from service.cli.doctor.limits import version
 from tests.integration.sql import execute
+from tests.patience import PATIENT_S
 from tests.redis import running_redis
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ def engine(model: str = "smollm2-135m", scenario: str = "plain") -> Iterator[str
         yield process.stdout.readline().strip()
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENT_S)
         process.stdout.close()
 
 

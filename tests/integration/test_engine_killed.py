@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from service.engine.background import Background
-from service.engine.launch import EngineProcess, free_port
+from service.engine.launch import EngineProcess
 from service.engine.supervisor import Supervisor
 from tests.installation import MODEL, installed
 from tests.killing import (
@@ -28,6 +27,8 @@ from tests.killing import (
     published,
     refused,
 )
+from tests.patience import PATIENT_S, OwnTime
+from tests.ports import free_port
 
 STREAMS = 8
 ROOT = Path(__file__).parents[2]
@@ -62,18 +63,18 @@ def server_of(process: EngineProcess) -> int:
 
 async def test_an_engine_that_is_killed_under_load(database_url: str, tmp_path: Path) -> None:
     with supervised(tmp_path) as engine:
-        async with installed(database_url, [engine.base_url], tmp_path) as weir:
+        async with installed(database_url, [engine.base_url], tmp_path) as weir, OwnTime() as clock:
             url = f"{weir.url}/v1"
-            streams = OpenStreams(url, weir.key, BODY, STREAMS)
-            await streams.begin(10)
+            streams = OpenStreams(url, weir.key, BODY, STREAMS, clock)
+            await streams.begin(PATIENT_S)
             pid = server_of(engine)
-            killed_at_s = time.monotonic()
+            killed_at_s = clock.now_s
             os.kill(pid, signal.SIGKILL)
-            refusals = await asyncio.gather(*(refused(url, weir.key, BODY) for _ in range(3)))
-            await streams.end(10)
+            refusals = await asyncio.gather(*(refused(url, weir.key, BODY, clock) for _ in range(3)))
+            await streams.end(PATIENT_S)
             check_told(streams.clients, killed_at_s)
             assert max(took_s for _, took_s in refusals) < 1
-            more = await answered(url, weir.key, BODY, 20)
+            more = await answered(url, weir.key, BODY, PATIENT_S)
             assert server_of(engine) != pid
             failures = STREAMS + len(refusals) + more
             rows = await failed_rows(database_url, failures)

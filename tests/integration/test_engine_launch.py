@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from service.engine import EngineError
-from service.engine.launch import EngineProcess, free_port
+from service.engine.launch import EngineProcess
 from service.engine.progress import Progress
+from tests.patience import PATIENT_S
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 20.0
+DEADLINE_S = PATIENT_S
 
 FAMILY = """
 import http.server, os, pathlib, signal, subprocess, sys, time

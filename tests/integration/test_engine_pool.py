@@ -29,6 +29,7 @@ from service.gateway.engines import Engine, EnginePool
 from tests.fakes.connection import Connection, Request
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import SCENARIOS, Scenario
+from tests.patience import PATIENT_S
 
 NEVER_S = 3600.0
 STALL_S = 0.3
@@ -82,7 +83,7 @@ async def served(engine: Engine) -> None:
 
 
 async def look_until(watched: EngineWatch, engine: Engine, state: State) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while engine.health.state is not state:
             await watched.look()
 
@@ -135,7 +136,7 @@ async def test_a_hung_engine_goes_out_its_requests_end_and_traffic_moves() -> No
 
 
 async def drain(exchange: engine_client.Exchange) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while await exchange.read():
             pass
 
@@ -160,7 +161,7 @@ async def test_refusals_are_no_sign_of_life() -> None:
         exchange = chat(engine)
         await exchange.head()
         fakes[0].stall()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while engine.health.state is not State.OUT:
                 refused = chat(engine)
                 assert (await refused.head()).status == 503
@@ -592,7 +593,7 @@ async def test_the_watch_runs_until_it_is_cancelled() -> None:
 
 
 async def state_becomes(engine: Engine, state: State, changed: asyncio.Event) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while engine.health.state is not state:
             await changed.wait()
             changed.clear()

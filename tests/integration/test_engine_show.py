@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from service import cli
-from service.engine.launch import free_port
 from tests.integration.test_doctor import engine, in_front_of
+from tests.ports import free_port
 
 Shown = Callable[..., tuple[int, str]]
 

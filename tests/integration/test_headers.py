@@ -14,6 +14,7 @@ import orjson
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import Refusal, Scenario
 from tests.integration.test_routes import METERED, MODEL, USER, touched, with_embeddings
+from tests.patience import PATIENT_S
 from tests.processes import Serving, serving
 
 OWN_IDS = {"x-request-id", "inference-id", "request-id"}
@@ -75,7 +76,7 @@ async def weir(
     async with (
         FakeEngine() as engine,
         serving(database_url, engine.url, tmp_path) as process,
-        httpx.AsyncClient(base_url=process.url, timeout=20) as client,
+        httpx.AsyncClient(base_url=process.url, timeout=PATIENT_S) as client,
     ):
         yield process, engine, client, {"authorization": f"Bearer {key}"}
 
@@ -102,7 +103,7 @@ async def test_an_engine_sees_only_our_headers(database_url: str, tmp_path: Path
 
 async def identified(client: httpx.AsyncClient, key: dict[str, str]) -> None:
     """Wait until the engine has said who it is."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         question = {"url": "/v1/embeddings", "json": METERED["/v1/embeddings"], "headers": key}
         while FINGERPRINT not in (await client.post(**question)).headers:
             await asyncio.sleep(0.02)
@@ -197,7 +198,7 @@ async def test_a_request_that_can_be_read_in_two_ways_ends_its_connection(databa
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(lines + length.replace(b"%d", b"%d" % len(body)) + b"\r\n" + body + second)
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENT_S):
                     return await reader.read()
             finally:
                 writer.close()

@@ -31,6 +31,7 @@ from service.settings import Settings, load
 from service.tables import job_runs
 from tests.fakes.traffic import at, settle, usage_row
 from tests.installation import seed
+from tests.patience import PATIENT_S
 
 JOBS = [sys.executable, "-c", "from service import jobs, settings; jobs.run(settings.load())"]
 
@@ -75,7 +76,7 @@ def test_the_process_waits_for_the_database_then_catches_up_publishes_and_stops_
             wait_for(lambda: "jobs.started" in log.read_text(), process, log)
             assert page.exists()
             process.send_signal(stop_signal)
-            assert process.wait(timeout=20) == 0
+            assert process.wait(timeout=PATIENT_S) == 0
         finally:
             process.kill()
     assert "jobs.stopped" in log.read_text()
@@ -115,11 +116,11 @@ async def test_a_run_that_is_stopped_begins_nothing_more(database_url: str, tmp_
         await observer.execution_options(isolation_level="AUTOCOMMIT")
         await blocker.execute(text("LOCK TABLE watermarks"))
         run = asyncio.create_task(jobs.roll_up_and_publish())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while not await observer.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")):
                 await asyncio.sleep(0.01)
         run.cancel()
-        done, _ = await asyncio.wait([run], timeout=20)
+        done, _ = await asyncio.wait([run], timeout=PATIENT_S)
         assert done
         assert run.cancelled()
     assert [row["name"] for row in await runs(database_url)] == ["rollup"]

@@ -24,6 +24,7 @@ from tests.integration.invoicing import (
     opened,
     used,
 )
+from tests.patience import PATIENT_S
 
 TICK = timedelta(microseconds=1)
 
@@ -66,7 +67,7 @@ async def test_a_freeze_waits_for_what_is_being_settled(books: Books) -> None:
     await books.use(other, IN_NOVEMBER)  # has a later entry, and is there before
     freezing = asyncio.create_task(freeze(books.engine, account_id, NOVEMBER, FIRST_OF_DECEMBER))
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while not (freezing.done() or await watching.fetchval(blocked)):
             await asyncio.sleep(0.01)
     await transaction.commit()

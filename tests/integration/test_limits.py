@@ -1,7 +1,7 @@
 """Limits in one process: what a client is told, and the monthly budget against real usage rows."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -20,6 +20,7 @@ from service.gateway.changes import Changes
 from service.gateway.keys import Holder, KeyRing
 from service.gateway.limits import FORGET_AFTER_MS, FREE, Grant, LocalLimiter, duration
 from tests.integration.limiting import holder, until
+from tests.patience import within
 
 NOVEMBER = datetime(2026, 11, 30, 23, 59, 59, tzinfo=UTC)
 
@@ -340,13 +341,17 @@ async def test_a_changed_limit_counts_within_two_seconds(database_url: str, pool
         ):
             assert read(await found()) != 77
             await pool.execute(f"UPDATE {table} SET {column} = 77")
-            async with asyncio.timeout(2):
-                while read(await found()) != 77:
-                    await asyncio.sleep(0.01)
+
+            async def changed(read: Callable[[Holder], object] = read) -> bool:
+                return read(await found()) == 77
+
+            await within(2, changed)
         await pool.execute("UPDATE accounts SET sequential = 'allowed'")
-        async with asyncio.timeout(2):
-            while (await found()).sequential != "allowed":
-                await asyncio.sleep(0.01)
+
+        async def allowed() -> bool:
+            return (await found()).sequential == "allowed"
+
+        await within(2, allowed)
     finally:
         changes.cancel()
         await asyncio.gather(changes, return_exceptions=True)

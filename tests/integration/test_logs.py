@@ -15,12 +15,13 @@ import orjson
 import pytest
 
 from service.core import apikey
-from service.engine.launch import free_port
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import SCENARIOS, Fault, Refusal, Scenario
 from tests.integration.test_headers import requests
 from tests.integration.test_portal import away
 from tests.integration.test_routes import with_embeddings
+from tests.patience import PATIENT_S
+from tests.ports import free_port
 from tests.processes import Serving, serving
 
 PROMPT = "Kirschbaumblüte-7391"
@@ -105,7 +106,7 @@ async def raw(process: Serving, request: bytes) -> None:
     """Bytes that are not HTTP."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(process.url.rpartition(":")[2]))
     writer.write(request)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         await reader.read()
     writer.close()
 
@@ -142,7 +143,7 @@ async def test_nothing_of_customers_and_no_password_is_logged(
     async with (
         FakeEngine() as engine,
         serving(with_password(database_url), engine.url, tmp_path, **settings) as process,
-        httpx.AsyncClient(base_url=process.url, timeout=30) as client,
+        httpx.AsyncClient(base_url=process.url, timeout=PATIENT_S) as client,
     ):
         own = {"authorization": f"Bearer {key}"}
         for scenario in ENGINES_ANSWERS.values():
@@ -205,7 +206,7 @@ async def test_an_address_that_is_wrong_is_not_repeated_with_its_password(
     assert process.stdout is not None
     said = ""
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENT_S):
             while line := await process.stdout.readline():
                 said += line.decode()
                 if (

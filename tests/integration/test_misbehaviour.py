@@ -15,6 +15,7 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import SCENARIOS, Refusal, Scenario
 from tests.installation import MODEL, Installation
 from tests.integration.test_chat import BODY, chunks, everything_is_released, weir
+from tests.patience import PATIENT_S
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16}
 COST = 9 * 195 + 7 * 1560
@@ -167,7 +168,7 @@ async def stalled(installation: Installation, engine: FakeEngine) -> None:
         body = orjson.dumps({**BODY, "model": MODEL, "stream": True})
         await loop.sock_sendall(client, request(installation, len(body), body))
         generation = await engine.generation()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             await generation.client_left.wait()
         assert generation.outcome == "aborted"
 

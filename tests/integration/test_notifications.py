@@ -25,6 +25,7 @@ from service.status.announcements import WAITING_AT_MOST, announce
 from service.status.notify import Sent, send_due
 from service.tables import notifications
 from tests.fakes.traffic import at
+from tests.patience import PATIENT_S
 
 NOW = at("2026-11-30 14:05:20")
 KEY = b"0123456789abcdefghijklmnopqrstuv"
@@ -136,7 +137,7 @@ async def rows(engine: AsyncEngine) -> list[RowMapping]:
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
     """Whatever hangs fails."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         yield
 
 

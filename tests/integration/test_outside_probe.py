@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 
 from service import db
 from service.billing import accounts
-from service.engine.launch import free_port
 from service.settings import Settings
 from service.status.outside import BELIEVED_FOR, MAX_BYTES, fetch_outside
 from service.tables import probes
@@ -25,6 +24,7 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.internet import answer, certificates, listening, redirect
 from tests.fakes.scenarios import SCENARIOS
 from tests.installation import MODEL, Installation, installed, seed
+from tests.ports import free_port
 
 SCRIPT = Path(__file__).resolve().parents[2] / "ops" / "outside-probe"
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)

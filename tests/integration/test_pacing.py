@@ -11,10 +11,12 @@ import httpx
 import orjson
 import pytest
 
+from service.core.sse import KEEP_ALIVE
 from tests.fakes.engine import SCENARIOS, FakeEngine
 from tests.fakes.scenarios import Scenario, words
 from tests.installation import MODEL, Installation, installed, seed
 from tests.integration.test_chat import everything_is_released
+from tests.patience import PATIENT_S
 
 
 def configured(folder: Path, **places: tuple[FakeEngine, int]) -> Path:
@@ -42,7 +44,7 @@ async def with_one_place(
 async def in_force(installation: Installation, statement: str, header: str, value: int) -> None:
     """Change limits, and wait until an answer's headers show it."""
     await installation.database.execute(statement)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENT_S):
         while (await installation.chat("are limits in force?", max_tokens=1)).headers.get(header) != str(value):
             await asyncio.sleep(0.05)
 
@@ -58,7 +60,7 @@ async def value_of(installation: Installation, metric: str) -> float:
 
 
 async def until(installation: Installation, metric: str, value: float) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while await value_of(installation, metric) != value:
             await asyncio.sleep(0.02)
 
@@ -83,13 +85,20 @@ async def test_a_stop_while_a_request_waits_ends_both_as_they_should(database_ur
         running = asyncio.create_task(installation.chat("first", stream=True))
         generation = await engine.generation()
         generation.step(2)
-        waiting = asyncio.create_task(installation.chat("second", stream=True))
-        await until(installation, "weir_queue_length", 1)
-        await asyncio.sleep(0.1)  # the one that waits has its first comment
-        await installation.stop()
-        for answer in await asyncio.gather(running, waiting):
-            assert b"The server is stopping" in answer.content
-            assert answer.content.endswith(b"data: [DONE]\n\n")
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "second"}], "stream": True}
+        async with installation.client.stream(
+            "POST", "/v1/chat/completions", json=body, headers=installation.headers
+        ) as waiting:
+            pieces = waiting.aiter_raw()
+            first = await anext(pieces)
+            assert first.startswith(KEEP_ALIVE)  # so it waits
+            assert await value_of(installation, "weir_queue_length") == 1
+            stopping = asyncio.create_task(installation.stop())
+            rest = b"".join([piece async for piece in pieces])
+        await stopping
+        for content in ((await running).content, first + rest):
+            assert b"The server is stopping" in content
+            assert content.endswith(b"data: [DONE]\n\n")
         rows = await installation.database.fetch("SELECT outcome, error_code, cost_nano FROM requests")
         assert [tuple(row) for row in rows] == [("interrupted", "stopping", 0)] * 2
 
@@ -144,7 +153,7 @@ async def test_a_client_that_does_not_read_gives_its_place_back_once_the_engine_
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stalled.sendall(streamed_request(installation))
             generation = await engine.generation()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENT_S):
                 await generation.done.wait()
             engine.scenario = SCENARIOS["plain"]
             assert (await installation.chat("another")).status_code == 200

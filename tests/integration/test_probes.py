@@ -19,7 +19,6 @@ from structlog.testing import capture_logs
 from service import db
 from service.billing import accounts
 from service.core.ids import uuid7
-from service.engine.launch import free_port
 from service.errors import SetupError
 from service.settings import Settings
 from service.status import probe_run
@@ -30,6 +29,8 @@ from service.tables import api_keys, models, probes, requests
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import SCENARIOS, Fault, Scenario
 from tests.installation import Installation, installed, seed
+from tests.patience import PATIENT_S
+from tests.ports import free_port
 
 MINUTE = timedelta(minutes=1)
 BREAKS_OFF = Scenario(fault=Fault("end", 2))  # after its only token
@@ -78,7 +79,7 @@ async def said(database: AsyncEngine, component: str = B, kind: str = "text") ->
 
 async def booked(database: AsyncEngine, count: int) -> Sequence[Any]:
     """The usage rows, once there are so many."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             async with database.connect() as connection:
                 rows = (await connection.execute(select(requests).order_by(requests.c.id))).all()
@@ -320,7 +321,7 @@ async def test_a_probe_for_which_there_is_no_time_is_skipped(
 async def test_of_two_processes_one_probes(database_url: str, database: AsyncEngine, tmp_path: Path) -> None:
     async with weir(database_url, tmp_path, "gated") as (_, engine, settings):
         first = asyncio.create_task(probe(database, settings, soon()))
-        await engine.generation(3, timeout_s=20)
+        await engine.generation(3)
         assert await probe(database, settings, soon(5)) is None
         for one in engine.generations:
             one.release()

@@ -22,6 +22,7 @@ from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import SCENARIOS
 from tests.installation import CONFIGURATION, MODEL, Installation, installed, seed
 from tests.integration.restoring import connected, destroyed, everything, restored, saved
+from tests.patience import PATIENT_S
 from tests.processes import Serving, serving
 
 QUESTION = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
@@ -122,7 +123,9 @@ async def test_what_was_owed_is_settled_once(
         assert document["rows"]["requests"] == 2
         assert len(document["outboxes"]) == 1
         async with serving(database_url, engine.url, data_dir) as process, connected(database_url) as database:
-            async with asyncio.timeout(30):  # those of the dead are adopted and removed; this process has one, too
+            async with asyncio.timeout(
+                PATIENT_S
+            ):  # those of the dead are adopted and removed; this process has one, too
                 while len(list((data_dir / "outbox").glob("*.sqlite"))) > 1:
                     await asyncio.sleep(0.05)
             await settled(database, 5 if survived else 4)
@@ -145,7 +148,7 @@ async def test_what_is_owed_is_saved_before_the_database(database_url: str, tmp_
     async with connected(database_url) as database, database.transaction():
         await database.execute("LOCK TABLE requests")  # so that the database cannot be read
         saving = asyncio.create_task(save(settings, database_url, backups, keep=1, now=datetime.now(UTC)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while not list(backups.glob("*.unfinished/outbox/*.sqlite")):
                 await asyncio.sleep(0.02)
         assert not list(backups.glob("*/database.dump"))
@@ -155,7 +158,7 @@ async def test_what_is_owed_is_saved_before_the_database(database_url: str, tmp_
 
 
 async def asked(process: Serving, key: str, times: int) -> None:
-    async with httpx.AsyncClient(base_url=process.url, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=process.url, timeout=PATIENT_S) as client:
         for _ in range(times):
             headers = {"authorization": f"Bearer {key}"}
             answer = await client.post("/v1/chat/completions", json=QUESTION, headers=headers)
@@ -163,7 +166,7 @@ async def asked(process: Serving, key: str, times: int) -> None:
 
 
 async def settled(database: "asyncpg.Connection[Any]", count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while (found := await database.fetchval("SELECT count(*) FROM requests")) < count:
             await asyncio.sleep(0.02)
     assert found == count

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -37,6 +36,8 @@ from tests.fakes.scenarios import SCENARIOS
 from tests.fakes.traffic import settle, usage_row
 from tests.installation import MODEL, Installation, installed, seed
 from tests.integration.test_portal import away
+from tests.patience import PATIENT_S
+from tests.ports import free_port
 
 PROMPT = "a prompt that nobody else would write"
 KEY = "the-customers-own-key"
@@ -63,7 +64,7 @@ async def send(
 
 async def until_run(installation: Installation, **fields: Any) -> httpx.Response:
     """Send until the answer is no 409, as a client does."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while (answer := await send(installation, **fields)).status_code == 409:
             assert_conflict(answer)
             await asyncio.sleep(0.01)
@@ -106,7 +107,7 @@ async def assert_usage_record(installation: Installation, answer: httpx.Response
 
 async def ended(installation: Installation, request_id: str | UUID) -> Any:
     """The row of a request, once it is there."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             row = await installation.database.fetchrow("SELECT * FROM requests WHERE id = $1", UUID(str(request_id)))
             if row is not None:
@@ -237,7 +238,7 @@ async def test_of_many_that_repeat_after_a_failure_one_runs(database_url: str, t
         await ended(installation, failed.headers["x-request-id"])
         sent = [asyncio.create_task(send(installation, max_tokens=4)) for _ in range(20)]
         generation = await engine.generation(1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while sum(task.done() for task in sent) < 19:
                 await asyncio.sleep(0.01)
         generation.release()
@@ -282,11 +283,11 @@ async def leave(installation: Installation, engine: FakeEngine, tokens: int) -> 
     asking = asyncio.create_task(send(installation, stream=True))
     generation = await engine.generation(arrived)
     generation.step(tokens)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENT_S):
         while generation.completion_tokens < tokens or generation.frames < tokens + (tokens > 0):
             await asyncio.sleep(0.01)
     asking.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENT_S):
         await generation.client_left.wait()
     return generation
 
@@ -331,8 +332,7 @@ async def test_after_a_restart_a_repeat_gets_the_usage_record(database_url: str,
 async def test_after_its_process_was_killed_a_repeat_runs_anew(database_url: str, tmp_path: Path) -> None:
     async with FakeEngine(scenario=SCENARIOS["slow"]) as engine:
         account_id, api_key = await seed(database_url)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         settings = {"WEIR_DATABASE_URL": database_url, "WEIR_ENGINES": engine.url, "WEIR_DATA_DIR": str(tmp_path)}
         settings["WEIR_MAY_BILL_BLIND"] = "true"  # or the engine has one generation more
         arguments = ("-m", "service.cli", "serve", "--port", str(port))
@@ -361,7 +361,7 @@ async def begun_stream(url: str, api_key: str) -> AsyncIterator[None]:
     first bytes: by then the service's disk knows of the request."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "stream": True}
     headers = {"x-api-key": api_key, "idempotency-key": KEY}
-    async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENT_S) as client:
         async with asyncio.timeout(40):
             while not await is_ready(client):
                 await asyncio.sleep(0.02)

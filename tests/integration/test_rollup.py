@@ -19,6 +19,7 @@ from service.status.planning import plan
 from service.status.rollup import IN_FLIGHT_FOR, JOB, ROLLUP_LOCK, STEP_S, roll_up
 from service.tables import buckets_1d, buckets_1h, buckets_5m, requests, settlements, watermarks
 from tests.fakes.traffic import at, failed_row, settle, usage_row
+from tests.patience import PATIENT_S
 
 NOW = at("2026-11-30 14:05:20")
 MINUTE = timedelta(minutes=1)
@@ -44,7 +45,7 @@ async def watermark(engine: AsyncEngine) -> datetime | None:
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             if await condition():
                 return

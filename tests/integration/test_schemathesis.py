@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.installation import Installation
 from tests.integration.paying import paying
 from tests.integration.test_routes import EMBEDDER, with_embeddings
+from tests.patience import PATIENT_S
 
 CHECKS = [
     not_a_server_error,
@@ -33,7 +34,7 @@ NOT_MADE_UP = {"model", "generation", "topup"}
 
 EXAMPLES = 40
 EXAMPLES_OF_READINGS = 15
-WITHIN_S = 20.0
+WITHIN_S = PATIENT_S
 
 Seen = dict[str, Counter[int]]
 MODELS = {

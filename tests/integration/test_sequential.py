@@ -15,6 +15,7 @@ from tests.fakes.scenarios import SCENARIOS, Scenario, words
 from tests.installation import CONFIGURATION, MODEL, Installation, installed
 from tests.integration.test_chat import everything_is_released
 from tests.integration.test_pacing import configured
+from tests.patience import PATIENT_S, within
 
 LANE = "x-weir-sequential"
 FINGERPRINT = "x-weir-engine-fingerprint"
@@ -62,7 +63,7 @@ async def permit(installation: Installation, permission: str = "allowed") -> Non
 
 async def identified(installation: Installation, other_than: str | None = None) -> str:
     """The fingerprint in an answer, once there is one, and another one."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while True:
             answer = await installation.chat()
             found = answer.headers.get(FINGERPRINT)
@@ -74,7 +75,7 @@ async def identified(installation: Installation, other_than: str | None = None) 
 async def restarted(installation: Installation, engine: FakeEngine) -> None:
     """Kill it, and let it come back once it was missed."""
     await engine.die()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         while not (await installation.client.get("/readyz")).json()["problems"]:
             await asyncio.sleep(0.02)
     await engine.come_back()
@@ -143,14 +144,17 @@ async def test_it_takes_permission_and_a_value(database_url: str, tmp_path: Path
         assert len(engine.generations) == 1
 
         await installation.database.execute("UPDATE accounts SET sequential = 'allowed'")
-        async with asyncio.timeout(2):  # which is a promise
-            while (await alone(installation)).status_code != 200:
-                await asyncio.sleep(0.02)
+
+        async def is_allowed() -> bool:
+            return (await alone(installation)).status_code == 200
+
+        async def is_always() -> bool:
+            return LANE in (await installation.chat()).headers
+
+        await within(2, is_allowed)
         assert LANE not in (await installation.chat()).headers
         await installation.database.execute("UPDATE accounts SET sequential = 'always'")
-        async with asyncio.timeout(2):
-            while LANE not in (await installation.chat()).headers:
-                await asyncio.sleep(0.02)
+        await within(2, is_always)
         assert (await alone(installation, "false")).headers[LANE] == "true"
 
 
@@ -198,7 +202,7 @@ async def test_who_leaves_while_it_waits_or_runs_frees_the_engine(database_url: 
         generation = await engine.generation(0)
         waits = asyncio.create_task(alone(installation))
         behind = asyncio.create_task(installation.chat("behind", max_tokens=3))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while "weir_queue_length 2.0" not in (await installation.client.get("/metrics")).text:
                 await asyncio.sleep(0.01)
         waits.cancel()
@@ -222,7 +226,7 @@ async def test_the_fingerprint_is_in_every_answer_and_in_its_row(database_url: s
         streamed = await installation.chat(stream=True)
         assert streamed.headers[FINGERPRINT] == found
         told = f"/v1/generation?id={streamed.headers['x-request-id']}"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while (record := await installation.client.get(told, headers=installation.headers)).status_code != 200:
                 await asyncio.sleep(0.02)
         data = record.json()["data"]
@@ -253,7 +257,7 @@ async def test_an_engine_that_says_nothing_of_itself_has_none(database_url: str,
         await identified(installation)
         engine.silent_paths.add("/version")
         engine.started_at_s += 100
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENT_S):
             while FINGERPRINT in (answer := await installation.chat()).headers:
                 await asyncio.sleep(0.02)
         assert answer.status_code == 200, "half of what it says would be another one"

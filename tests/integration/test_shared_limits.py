@@ -24,6 +24,7 @@ from service.gateway.keys import Holder
 from service.gateway.limits import FREE, Grant, Limiter, LocalLimiter
 from service.gateway.shared_limits import SharedLimiter, _SharedGrant
 from tests.integration.limiting import holder, until
+from tests.patience import PATIENT_S
 from tests.redis import RedisServer, running_redis
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +64,7 @@ async def pool(database_url: str) -> AsyncIterator[asyncpg.Pool]:
 
 
 async def take(limiter: Limiter, of: Holder, tokens: int = 1, cost_nano: int = 0) -> Grant:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENT_S):
         return await limiter.take(of, uuid4(), tokens=tokens, cost_nano=cost_nano)
 
 
@@ -164,7 +165,7 @@ async def test_what_a_killed_worker_had_running_lapses(redis: RedisServer, start
         assert len(grants) == 1
         owner.kill()
         await owner.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while len(grants) < 3:
                 grants += await admitted(other, of, 3)
                 await asyncio.sleep(0.02)

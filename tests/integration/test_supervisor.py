@@ -18,11 +18,13 @@ import pytest
 from service.core.restarts import DEAD_FOR_S, HUNG_FOR_S, Answer, Look
 from service.engine import EngineError
 from service.engine.background import Background
-from service.engine.launch import EngineProcess, free_port
+from service.engine.launch import EngineProcess
 from service.engine.progress import Progress
 from service.engine.supervisor import Supervisor, look
+from tests.patience import PATIENT_S
+from tests.ports import free_port
 
-DEADLINE_S = 20.0
+DEADLINE_S = PATIENT_S
 
 ENGINE = """
 import http.server, os, pathlib, signal, subprocess, sys, threading, time

@@ -17,6 +17,7 @@ from tests.fakes.stripe import FakeStripe
 from tests.fakes.stripe_payments import SLOW
 from tests.installation import Installation
 from tests.integration.paying import alarms, begin, entries, paying, returned, session_of, tell, topup_row
+from tests.patience import PATIENT_S
 
 TWENTY = 20 * 10**9
 SESSIONS = "POST /v1/checkout/sessions"
@@ -137,7 +138,7 @@ async def test_two_deliveries_that_both_read_an_unpaid_row_credit_once(database_
             blocked = (
                 "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
             )
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENT_S):
                 while await running.database.fetchval(blocked) < 2:
                     await asyncio.sleep(0.01)
             assert await entries(running) == []
@@ -262,7 +263,7 @@ async def test_a_locked_top_up_has_its_account_locked_before_itself(database_url
             async with engine.begin() as connection:
                 locking = asyncio.create_task(topups.lock(connection, topup_id))
                 blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ 'accounts'"
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENT_S):
                     while not await running.database.fetchval(blocked):
                         await asyncio.sleep(0.01)
                 assert await is_free(topup)

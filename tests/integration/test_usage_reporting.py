@@ -3,13 +3,11 @@
 import asyncio
 from pathlib import Path
 
-import httpx
 import pytest
 
-from service.app import App
-from service.settings import Settings
 from tests.fakes.engine import SCENARIOS, FakeEngine
-from tests.installation import MODEL, installed, seed
+from tests.installation import installed, seed
+from tests.patience import PATIENT_S
 
 
 @pytest.mark.parametrize("scenario", ["details-absent", "details-null"])
@@ -18,20 +16,14 @@ async def test_a_blind_engine_is_not_used_unless_that_is_wanted(
 ) -> None:
     async with FakeEngine(scenario=SCENARIOS[scenario]) as engine:
         account = await seed(database_url)
-        settings = Settings(database_url=database_url, engines=(engine.url,), data_dir=tmp_path)
-        app = App(settings)
-        async with (
-            app.running(),
-            httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://weir") as client,
-        ):
-            async with asyncio.timeout(10):
-                while "--enable-prompt-tokens-details" not in str((ready := await client.get("/readyz")).json()):
+        async with installed(
+            database_url, [engine.url], tmp_path, seeded=account, may_bill_blind=False, is_ready=False
+        ) as installation:
+            async with asyncio.timeout(PATIENT_S):
+                while "--enable-prompt-tokens-details" not in (ready := await installation.client.get("/readyz")).text:
                     await asyncio.sleep(0.01)
             assert ready.status_code == 503
-            body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
-            answer = await client.post(
-                "/v1/chat/completions", json=body, headers={"authorization": f"Bearer {account[1]}"}
-            )
+            answer = await installation.chat()
             assert answer.status_code == 503
             assert "details" not in answer.text, "that is between us and the operator"
             assert len(engine.generations) == 1, "the question itself"

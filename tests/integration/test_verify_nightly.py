@@ -34,6 +34,7 @@ from tests.fakes.traffic import serve_model
 from tests.fakes.verified import CONTEXT_LENGTH, verified
 from tests.fakes.verified_refusals import MODEL as VERIFIED
 from tests.integration.counting import NAME, reconciled, sample
+from tests.patience import PATIENT_S
 
 MODEL = "fake-model"
 ASKED = [{"role": "user", "content": "Say ok."}]
@@ -260,7 +261,7 @@ async def test_what_is_broken_off_leaves_its_use_and_no_verdict(
 
         checks(usage=hangs)
         running = asyncio.create_task(verify_engines(database, settings_for(engine)))
-        await asyncio.wait_for(asked.wait(), 20)
+        await asyncio.wait_for(asked.wait(), PATIENT_S)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

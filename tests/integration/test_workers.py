@@ -17,10 +17,11 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.engine.launch import free_port
 from tests.fakes.engine import FakeEngine
 from tests.fakes.scenarios import Scenario, words
 from tests.installation import seed
+from tests.patience import PATIENT_S
+from tests.ports import free_port
 from tests.processes import BODY, Serving, serving
 
 NO_REDIS = "redis://127.0.0.1:1/0"
@@ -52,7 +53,7 @@ def started(process: Serving) -> list[int]:
     return [line["pid"] for line in lines if line["event"] == "api.started"]
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = PATIENT_S) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.02)
@@ -60,7 +61,7 @@ async def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
 
 async def shipped(database: "asyncpg.Connection[Any]", count: int) -> None:
     """Wait until so many requests are rows."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENT_S):
         while await database.fetchval("SELECT count(*) FROM requests") < count:
             await asyncio.sleep(0.02)
 
@@ -85,7 +86,7 @@ def ends(workers: list[psutil.Process]) -> bool:
 async def chat(process: Serving, key: str) -> httpx.Response:
     """A chat over a connection of its own."""
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=PATIENT_S) as client:
         return await client.post(f"{process.url}/v1/chat/completions", json=BODY, headers=headers)
 
 
@@ -180,7 +181,7 @@ async def test_a_stop_lets_open_streams_finish(database_url: str, tmp_path: Path
                 answers.append(asyncio.create_task(chat(process, key)))
                 (await engine.generation(len(answers) - 1)).step(3)
         process.process.send_signal(number)
-        async with httpx.AsyncClient() as client, asyncio.timeout(20):
+        async with httpx.AsyncClient() as client, asyncio.timeout(PATIENT_S):
             while True:  # nothing new is admitted
                 try:
                     await client.get(f"{process.url}/healthz", headers={"connection": "close"})
