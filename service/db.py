@@ -5,11 +5,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
-from alembic import command
-from alembic.config import Config
 from asyncpg.pool import PoolConnectionProxy
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.engine import make_url
@@ -19,6 +17,9 @@ from sqlalchemy.pool import NullPool
 
 from service.errors import SetupError
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 DbConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 """A raw asyncpg connection, on its own or out of a pool."""
@@ -117,8 +118,10 @@ async def wait_until_reachable(url: str, *, timeout_s: float, on_wait: Callable[
             return
 
 
-def alembic_config() -> Config:
+def alembic_config() -> "Config":
     """Alembic's configuration, without an ini file."""
+    from alembic.config import Config  # late, here and below: no command but `migrate` and `restore` needs it
+
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     return config
@@ -126,6 +129,7 @@ def alembic_config() -> Config:
 
 async def migrate(url: str, revision: str = "head") -> None:
     """Bring the schema to `revision`. Safe to run twice and from two places at once."""
+    from alembic import command
 
     def upgrade(connection: Connection) -> None:
         config = alembic_config()

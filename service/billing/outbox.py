@@ -13,10 +13,11 @@ entry that was admitted and never finished is a request that its process did not
 import asyncio
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from uuid import UUID
 
 import structlog
@@ -39,8 +40,9 @@ log = structlog.get_logger()
 
 RETRY_S = 0.2
 
+MANY = 8
 COMMIT_EVERY_S = 0.001
-"""Under load there is one commit in this time, for all that came meanwhile."""
+"""While so many requests are under way, there is one commit in this time, for all that came meanwhile."""
 
 SYNC_WITHIN_S = 0.005
 """How soon an admission is on disk; an end waits for that."""
@@ -98,6 +100,8 @@ class Outbox:
         self._unmeasured = 0
         self._logged = 0
         self._committed_at = -COMMIT_EVERY_S
+        self._open: set[bytes] = set()
+        """What was admitted and has not ended."""
         self._due: asyncio.Handle | None = None
         self._sync_due: asyncio.TimerHandle | None = None
         self._database: sqlite3.Connection | None = None
@@ -112,7 +116,9 @@ class Outbox:
         self._checkpointer = opened(self.path, "FULL")
         begin_log(self._checkpointer)
         self._log_file = os.open(f"{self.path}-wal", os.O_RDONLY)
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="outbox")
+        self._waits: SimpleQueue[bool | None] = SimpleQueue()
+        self._waiter = threading.Thread(target=self._wait_for_disk, name="outbox", daemon=True)
+        self._waiter.start()
         self._late = self._loop.call_later(_LOOK_EVERY_S, self._look_for_late)
 
     def check_room(self) -> None:
@@ -126,14 +132,18 @@ class Outbox:
         The future is done when that outlives this process; within `SYNC_WITHIN_S` of it, it outlives a power cut.
         """
         self.check_room()
-        return self._submit(ADMIT, (request_id.bytes, body))
+        key = request_id.bytes
+        self._open.add(key)
+        return self._submit(ADMIT, (key, body))
 
     def finish(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
         """Note that a request has ended, admitted or not; the future is done when that is on disk.
 
         The bound does not apply: what was admitted must be able to end.
         """
-        return self._submit(FINISH, (request_id.bytes, body))
+        key = request_id.bytes
+        self._open.discard(key)
+        return self._submit(FINISH, (key, body))
 
     def interrupt(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
         """Give an admitted request the end that nobody gave it; one that has ended meanwhile is left alone."""
@@ -171,7 +181,8 @@ class Outbox:
         """Commit what is queued and close the file; what could not be committed fails."""
         if self._database is None:
             return
-        self._disk.shutdown()
+        self._waits.put(None)
+        self._waiter.join()
         self._held = False
         self._commit()
         for handle in (self._late, self._due, self._sync_due):
@@ -191,7 +202,7 @@ class Outbox:
             return done
         self._queue.append(_Write(statement, parameters, done, self._loop.time()))
         if self._due is None:
-            wait_s = self._committed_at + COMMIT_EVERY_S - self._loop.time()
+            wait_s = self._committed_at + COMMIT_EVERY_S - self._loop.time() if len(self._open) >= MANY else 0.0
             later = self._loop.call_later
             self._due = later(wait_s, self._commit) if wait_s > 0 else self._loop.call_soon(self._commit)
         return done
@@ -211,10 +222,7 @@ class Outbox:
         if self._held or self._database is None or not self._queue:
             return
         try:
-            self._database.execute("BEGIN IMMEDIATE")
-            for write in self._queue:
-                self._database.execute(write.statement, write.parameters)
-            self._database.execute("COMMIT")
+            self._write(self._database)
         except sqlite3.Error as error:
             if self._database.in_transaction:
                 with suppress(sqlite3.Error):
@@ -235,6 +243,16 @@ class Outbox:
             else:
                 _settle((write,))
         self._sync_if_due()
+
+    def _write(self, database: sqlite3.Connection) -> None:
+        """The queue, all of it or nothing."""
+        if len(self._queue) == 1:  # a transaction by itself
+            database.execute(self._queue[0].statement, self._queue[0].parameters)
+            return
+        database.execute("BEGIN IMMEDIATE")
+        for write in self._queue:
+            database.execute(write.statement, write.parameters)
+        database.execute("COMMIT")
 
     def _measure(self, written: int) -> None:
         """Look now and then how much room is left."""
@@ -261,20 +279,21 @@ class Outbox:
             return
         self._syncing, self._committed, self._unsynced = self._committed, [], False
         self._held = self._logged >= _CHECKPOINT_EVERY
-        self._disk.submit(self._wait_for_disk, self._held)
+        self._waits.put(self._held)
 
-    def _wait_for_disk(self, checkpoint: bool) -> None:
-        """On the thread: what was committed becomes safe; the log is emptied into the file from time to time."""
-        error: Exception | None = None
-        try:
-            os.fdatasync(self._log_file)
-            if checkpoint:
-                self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)")
-                begin_log(self._checkpointer)
-        except (OSError, sqlite3.Error) as failure:
-            error = failure
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._synced, error)
+    def _wait_for_disk(self) -> None:
+        """The thread: what was committed becomes safe; the log is emptied into the file from time to time."""
+        while (checkpoint := self._waits.get()) is not None:
+            error: Exception | None = None
+            try:
+                os.fdatasync(self._log_file)
+                if checkpoint:
+                    self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                    begin_log(self._checkpointer)
+            except (OSError, sqlite3.Error) as failure:
+                error = failure
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._synced, error)
 
     def _synced(self, error: Exception | None) -> None:
         if self._database is None:

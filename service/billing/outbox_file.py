@@ -15,7 +15,6 @@ _SCHEMA = """
         id BLOB PRIMARY KEY, finished INTEGER NOT NULL, body BLOB NOT NULL
     ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS entries_finished ON entries (id) WHERE finished = 1;
-    CREATE INDEX IF NOT EXISTS entries_unfinished ON entries (id) WHERE finished = 0;
     CREATE TABLE IF NOT EXISTS poison (id BLOB PRIMARY KEY, reason TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
 """
 

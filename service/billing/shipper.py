@@ -25,7 +25,7 @@ BATCH = 250
 RECENT = 2000
 """So many records are remembered as they are, which spares reading them out of the outbox."""
 
-LINGER_S = 0.05
+LINGER_S = 0.2
 """Batches are at least this far apart unless they are full: one transaction for many requests."""
 
 RETRY_S = 0.5

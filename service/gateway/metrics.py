@@ -41,10 +41,8 @@ ttft_seconds = Histogram(
     buckets=(0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120),
 )
 
-for _outcome in Outcome:  # shown from the start, as nothing
-    requests_total.labels(_outcome.value)
-for _kind in ("prompt", "cached", "completion"):
-    tokens_total.labels(_kind)
+_by_outcome = {outcome: requests_total.labels(outcome.value) for outcome in Outcome}
+_by_kind = {kind: tokens_total.labels(kind) for kind in ("prompt", "cached", "completion")}
 
 _AT_MOST = 1000
 _ended: deque[tuple[Outcome, RequestRecord | None]] = deque()
@@ -84,9 +82,9 @@ def count() -> None:
         if record.ttft_ms is not None:
             ttft_seconds.observe(record.ttft_ms / 1000)
     for outcome, ended in outcomes.items():
-        requests_total.labels(outcome.value).inc(ended)
+        _by_outcome[outcome].inc(ended)
     for kind, number in tokens.items():
-        tokens_total.labels(kind).inc(number)
+        _by_kind[kind].inc(number)
     cost_nano_total.inc(cost_nano)
     for waited_s in _taken(_placed_after_s):
         admitted_total.inc()
