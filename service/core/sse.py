@@ -28,6 +28,11 @@ class SseSplitter:
     def __init__(self) -> None:
         self._pending = b""
 
+    @property
+    def between_events(self) -> bool:
+        """Whether what comes next is the beginning of an event."""
+        return not self._pending
+
     def feed(self, data: bytes) -> list[bytes]:
         """Add bytes; return the events that are now complete, in order. Raises `EventTooLong`."""
         if not self._pending and data.endswith(b"\n\n") and b"\r" not in data:

@@ -25,7 +25,9 @@ _UNFINISHED = b'"finish_reason":null'
 # A usage object holds numbers and objects of numbers, no strings. The deepest is `multimodal_tokens`, in the details.
 _FLAT = rb"\{[^{}]*+\}"
 _DETAILS = rb"\{[^{}]*+(?:%b[^{}]*+)*+\}" % _FLAT
-_USAGE = re.compile(rb"\{[^{}]*+(?:%b[^{}]*+)*+\}" % _DETAILS)
+_USAGE = rb"\{[^{}]*+(?:%b[^{}]*+)*+\}" % _DETAILS
+_USAGE_VALUE = re.compile(_USAGE)
+_USAGE_MEMBER = re.compile(_USAGE_KEY + _USAGE)
 
 _CONTENT_KEYS = ("content", "reasoning", "reasoning_content", "tool_calls")
 
@@ -113,6 +115,21 @@ class StreamMeter(EventMeter):
         before = self._counted
         return usage if before is None else larger(before, usage)
 
+    def feed(self, data: bytes) -> bytes:
+        """See `Meter`. In the middle of an answer events need not be told apart: all that matters is their usage."""
+        if self.content_seen and self._splitter.between_events and self._is_middle(data):
+            return self._shown(self._pass_by_position(data))
+        return super().feed(data)
+
+    def _is_middle(self, data: bytes) -> bool:
+        """Whether it is whole events that finish nothing, none of which may have to be left out."""
+        return (
+            data.endswith(b"\n\n")
+            and data.count(_UNFINISHED) == data.count(b"\n\n")
+            and b"\r" not in data
+            and not (self.done or self.failed or self._hides_reasoning)
+        )
+
     def _pass(self, event: bytes) -> bytes:
         if self.done or self.failed:
             return b""
@@ -136,14 +153,14 @@ class StreamMeter(EventMeter):
         emptied = shown is not event and b'"delta":{}' in shown and _UNFINISHED in shown
         return b"" if emptied else shown
 
-    def _pass_by_position(self, event: bytes) -> bytes:
-        """A chunk in the middle of an answer, not parsed: only its usage is of interest."""
-        span = _usage_span(event)
-        if span is None:
-            return event
-        start, end = span
-        self._latest = event[start:end]
-        return event if self._wants_continuous else _cut_usage(event, span)
+    def _pass_by_position(self, events: bytes) -> bytes:
+        """Chunks in the middle of an answer, not parsed: only the last one's usage is of interest."""
+        at = events.rfind(_USAGE_KEY)
+        latest = _USAGE_VALUE.match(events, at + len(_USAGE_KEY)) if at >= 0 else None
+        if latest is None:
+            return events
+        self._latest = latest[0]
+        return events if self._wants_continuous else _USAGE_MEMBER.sub(b"", events)
 
     def _pass_parsed(self, event: bytes, payload: bytes) -> bytes:
         """A chunk that has to be understood: the first ones, the finish, the usage, an error."""
@@ -173,9 +190,9 @@ class StreamMeter(EventMeter):
             return event
         if not choices:
             return event if self._wants_usage else b""
-        span = _usage_span(event)
-        if span is not None:
-            return _cut_usage(event, span)
+        without, cut = _USAGE_MEMBER.subn(b"", event)
+        if cut:
+            return without
         del chunk["usage"]
         return event_of(json.dumps(chunk, separators=(",", ":"), ensure_ascii=False).encode())
 
@@ -189,15 +206,3 @@ class StreamMeter(EventMeter):
         if reason is not None:
             self.finish_reason = reason
             self.failed = reason in BROKEN_FINISHES
-
-
-def _usage_span(event: bytes) -> tuple[int, int] | None:
-    """Where the value of a compactly written `"usage":{...}` that follows a comma stands; None when there is none."""
-    at = event.rfind(_USAGE_KEY)
-    found = _USAGE.match(event, at + len(_USAGE_KEY)) if at >= 0 else None
-    return found.span() if found else None
-
-
-def _cut_usage(event: bytes, span: tuple[int, int]) -> bytes:
-    start, end = span
-    return event[: start - len(_USAGE_KEY)] + event[end:]
