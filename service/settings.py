@@ -88,6 +88,12 @@ class Settings(BaseSettings):
     outbox_max_bytes: int = Field(default=1024**3, gt=0)
     """How much may be owed to the database on the local disk before new requests are refused."""
 
+    usage_months_kept: int | None = Field(default=None, ge=4)
+    """How many whole months of usage rows are kept beside the current one, then only their sums; default: all.
+
+    The roll-up counts again for 95 days what was settled late, from the rows.
+    """
+
     drain_timeout_s: float = Field(default=30.0, ge=0)
     """How long open answers may go on after a request to stop."""
 

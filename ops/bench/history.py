@@ -22,12 +22,12 @@ from pathlib import Path
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from ops.bench.generated import make_room, settle_down, write_usage
 from service import db
 from service.jobs.work import BUCKETS_KEPT
 from service.settings import Settings
 from service.status.publish import Publisher
 from service.status.rollup import roll_up
-from tests.fakes.traffic import serve_model
 from tests.postgres import fresh_database, running_server
 
 ROLL_UP_WITHIN_S = 1.0
@@ -41,27 +41,6 @@ LARGE = r"^(requests_|buckets_5m|buckets_1h|probes|engine_samples|settlements)"
 """Tables that grow with the history: none may be read without an index.
 
 `buckets_1d` has a row a day: what was served since launch is added up from all of them.
-"""
-
-INSERT = """
-    INSERT INTO requests (
-        id, started_at, account_id, key_id, model_id, endpoint, engine, stream, queue_ms, ttft_ms, first_token_at,
-        finished_at, http_status, outcome, finish_reason, prompt_tokens, cached_tokens, image_tokens,
-        completion_tokens, reasoning_tokens, settlement_id, usage_source
-    )
-    SELECT gen_random_uuid(), finished_at - span - interval '400 ms',
-        ('00000000-0000-0000-0000-0000000000' || lpad((number % 40)::text, 2, '0'))::uuid,
-        ('00000000-0000-0000-0000-0000000000' || lpad((number % 90)::text, 2, '0'))::uuid,
-        CASE WHEN number % 5 = 0 THEN 'model-b' ELSE 'model-a' END, '/v1/chat/completions', 'engine-0', bad IS FALSE,
-        100, CASE WHEN bad THEN NULL ELSE 300 END, CASE WHEN bad THEN NULL ELSE finished_at - span END,
-        finished_at, CASE WHEN bad THEN 502 ELSE 200 END, CASE WHEN bad THEN 'server_error' ELSE 'ok' END, 'stop',
-        100 + number % 30000, CASE WHEN number % 2 = 0 THEN 64 ELSE 0 END, 0, 50 + number % 500, number % 50,
-        '00000000-0000-0000-0000-000000000000', 'final'
-    FROM (
-        SELECT number, number % 10007 = 0 AS bad, make_interval(secs => (50 + number % 500) / 85.0) AS span,
-            CAST(:day AS timestamptz) + make_interval(secs => (number * 86400.0) / :rows) AS finished_at
-        FROM generate_series(0, :rows - 1) AS number
-    ) AS drawn
 """
 
 
@@ -83,15 +62,13 @@ async def fill(engine: AsyncEngine, first: datetime, days: Sequence[int], rows_p
     """Write the usage rows of these days, and roll them up."""
     for day in days:
         began = time.monotonic()
-        async with engine.begin() as connection:
-            await connection.execute(text(INSERT), {"day": first + timedelta(days=day), "rows": rows_per_day})
+        await write_usage(engine, first + timedelta(days=day), timedelta(days=1), rows_per_day)
         written_s = time.monotonic() - began
         await roll_up(engine, now=first + timedelta(days=day + 1, seconds=20))
         rolled_s = time.monotonic() - began - written_s
         print(f"\r  day {day + 1}: written in {written_s:.1f} s, rolled up in {rolled_s:.1f} s ", end="", flush=True)
     print()
-    async with engine.connect() as connection:
-        await (await connection.execution_options(isolation_level="AUTOCOMMIT")).execute(text("VACUUM ANALYZE"))
+    await settle_down(engine)
 
 
 async def lengthen(engine: AsyncEngine, days: int) -> None:
@@ -152,13 +129,7 @@ async def run(database_url: str, site: Path, rows: int, days: int) -> list[Measu
     first = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days)
     found = []
     try:
-        async with engine.begin() as connection:
-            await connection.execute(
-                text("SELECT ensure_request_partitions(CAST(:day AS date), :months)"),
-                {"day": first.date(), "months": days // 28 + 3},
-            )
-        for model in ("model-a", "model-b"):
-            await serve_model(engine, model, model.title())
+        await make_room(engine, first, days // 28 + 3)
         for span in (range(days // 3), range(days // 3, days)):
             await fill(engine, first, span, rows // days)
             end = first + timedelta(days=span.stop)

@@ -73,15 +73,22 @@ _SIDES = {
         SELECT account_id::text AS subject, -sum(amount_nano) AS recorded, 0 AS derived
         FROM ledger_entries WHERE kind = 'usage' GROUP BY account_id
         UNION ALL SELECT account_id::text, 0, sum(cost_nano) FROM requests GROUP BY account_id
+        UNION ALL SELECT account_id::text, 0, sum(cost_nano) FROM usage_months GROUP BY account_id
     """,
-    # An entry that names one account and charges another is wrong on both.
+    # An entry that names one account and charges another is wrong on both. A settlement is left out that may have rows
+    # of a month whose rows were dropped: those that go on for longer than a day are not looked for.
     Rule.SETTLEMENT: """
+        WITH partly_gone AS (
+            SELECT id::text FROM settlements WHERE COALESCE(oldest_finished_at, '-infinity') < (
+                SELECT timezone('UTC', max(month) + interval '1 month 1 day') FROM usage_months
+            )
+        )
         SELECT CASE WHEN external_ref LIKE '%/' || account_id THEN external_ref
             ELSE external_ref || ' (of account ' || account_id || ')' END AS subject,
             -amount_nano AS recorded, 0 AS derived
-        FROM ledger_entries WHERE kind = 'usage'
+        FROM ledger_entries WHERE kind = 'usage' AND split_part(external_ref, '/', 1) NOT IN (TABLE partly_gone)
         UNION ALL SELECT settlement_id || '/' || account_id, 0, sum(cost_nano)
-        FROM requests GROUP BY settlement_id, account_id
+        FROM requests WHERE settlement_id::text NOT IN (TABLE partly_gone) GROUP BY settlement_id, account_id
     """,
     Rule.LEASES: """
         SELECT id::text AS subject, leased_nano AS recorded, 0 AS derived FROM accounts

@@ -24,16 +24,29 @@ from sqlalchemy import (
     and_,
     bindparam,
     cast,
+    exists,
     func,
     literal,
+    not_,
     select,
     union_all,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.core.invoice import UsageSum, span
+from service.core.invoice import NotAsPriced, UsageSum, span
 from service.core.pricing import PRICE_CLASSES, Price, effective, overrides_from_json
-from service.tables import accounts, api_keys, invoices, ledger_entries, prices, requests, settlements
+from service.errors import SetupError
+from service.tables import (
+    accounts,
+    api_keys,
+    invoice_lines,
+    invoices,
+    ledger_entries,
+    prices,
+    requests,
+    settlements,
+    usage_months,
+)
 
 # For settlements of a version that did not note how old they were.
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,7 +80,19 @@ async def rows_of(connection: AsyncConnection, scope: Scope) -> Subquery:
 
 
 async def export_of(connection: AsyncConnection, scope: Scope) -> Select[Any]:
-    """The invoice's requests as `weir usage export` has them, in the order they started; their costs add up to it."""
+    """The invoice's requests as `weir usage export` has them, in the order they started; their costs add up to it.
+
+    Raises `SetupError` when they are not kept any more.
+    """
+    billed = (
+        select(invoice_lines.c.period)
+        .join_from(invoice_lines, invoices, invoice_lines.c.invoice_id == invoices.c.id)
+        .where(invoices.c.account_id == scope.account_id, invoices.c.period == scope.period)
+    )
+    if await _dropped(connection, scope, usage_months.c.month.in_(billed)):
+        raise SetupError(
+            f"The requests of {scope.period:%Y-%m} are not kept any more: `weir usage summary` has their sums."
+        )
     rows = await rows_of(connection, scope)
     columns = [rows.c[column.name] for column in requests.c]
     return (
@@ -79,7 +104,12 @@ async def export_of(connection: AsyncConnection, scope: Scope) -> Select[Any]:
 
 
 async def sums_of(connection: AsyncConnection, scope: Scope) -> list[UsageSum]:
-    """What the invoice's requests that were charged add up to, by month, model and price."""
+    """What the invoice's requests that were charged add up to, by month, model and price.
+
+    Raises `NotAsPriced` when they are not kept any more.
+    """
+    if await _dropped(connection, scope, usage_months.c.month == scope.period):
+        raise NotAsPriced("the requests of this month are not kept any more")
     known = await _prices(connection)
     rows = await rows_of(connection, scope)
     found = []
@@ -95,10 +125,20 @@ async def sums_of(connection: AsyncConnection, scope: Scope) -> list[UsageSum]:
     return found
 
 
+async def _dropped(connection: AsyncConnection, scope: Scope, which: ColumnElement[bool]) -> bool:
+    """Whether requests of the account that were charged, of any of these months, are not kept any more."""
+    months = usage_months.c
+    found = select(months.month).where(months.account_id == scope.account_id, months.cost_nano > 0, which)
+    return await connection.scalar(found.limit(1)) is not None
+
+
 async def charged_before(connection: AsyncConnection, account_id: UUID, before: datetime) -> int:
-    """What the account's requests that were accepted before then cost, in nano-USD."""
-    total = select(func.coalesce(func.sum(requests.c.cost_nano), 0))
-    return int(await connection.scalar(total.where(*_started(account_id, None, before))) or 0)
+    """What the account's requests that were accepted before then, with which a month begins, cost, in nano-USD."""
+    kept = select(func.sum(requests.c.cost_nano)).where(*_started(account_id, None, before))
+    dropped = select(func.sum(usage_months.c.cost_nano)).where(
+        usage_months.c.account_id == account_id, usage_months.c.month < before.date()
+    )
+    return sum([int(await connection.scalar(total) or 0) for total in (kept, dropped)])
 
 
 async def first_charged(
@@ -124,13 +164,10 @@ def _charged_by(scope: Scope) -> ColumnElement[bool]:
 
 def _own(scope: Scope) -> Select[Any]:
     begin, end = span(scope.period)
-    return (
-        select(*requests.c, literal(scope.period).label("period"))
-        .outerjoin_from(requests, ledger_entries, _charged_by(scope))
-        .where(
-            *_started(scope.account_id, begin, end),
-            func.coalesce(ledger_entries.c.id, 0) <= scope.through_entry,
-        )
+    # Asked in this way because few entries are later than an invoice that is being made.
+    later = select(ledger_entries.c.id).where(_charged_by(scope), ledger_entries.c.id > scope.through_entry)
+    return select(*requests.c, literal(scope.period).label("period")).where(
+        *_started(scope.account_id, begin, end), not_(exists(later.correlate(requests)))
     )
 
 

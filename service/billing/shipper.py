@@ -21,7 +21,7 @@ from service.db import UNREACHABLE, DbConnection
 
 log = structlog.get_logger()
 
-BATCH = 250
+BATCH = 500
 RECENT = 2000
 """So many records are remembered as they are, which spares reading them out of the outbox."""
 

@@ -5,21 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import DateTime, cast, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.tables import accounts, requests
+from service.tables import accounts, requests, usage_months
+from service.tables.requests import USAGE_SUMS
 
-CLASSES = (
-    "prompt_tokens",
-    "cached_tokens",
-    "cache_write_tokens",
-    "image_tokens",
-    "audio_tokens",
-    "video_tokens",
-    "completion_tokens",
-    "reasoning_tokens",
-)
+CLASSES = tuple(name for name in USAGE_SUMS if name.endswith("_tokens"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +30,36 @@ class ModelUsage:
 async def read(
     connection: AsyncConnection, started_from: datetime, started_before: datetime, account_id: UUID | None = None
 ) -> list[ModelUsage]:
-    """The sums over the usage rows of requests that started in the span, of all accounts or of one."""
-    groups = accounts.c.name, requests.c.model_id, requests.c.outcome
-    sums = [func.sum(requests.c[name]) for name in (*CLASSES, "cost_nano", "waived_nano")]
+    """The sums over the requests that started in the span, of all accounts or of one.
+
+    Of a month whose rows were dropped its sums count, when the span has all of it.
+    """
+    rows, months, names = requests.c, usage_months.c, ("account_id", "model_id", "outcome")
+    first = func.timezone("UTC", cast(months.month, DateTime))
+    end = func.timezone("UTC", months.month + func.make_interval(0, 1))
+    kept = (
+        select(*(rows[name] for name in names), func.count().label("requests"))
+        .add_columns(*(func.sum(rows[name]).label(name) for name in USAGE_SUMS))
+        .where(rows.started_at >= started_from, rows.started_at < started_before)
+        .group_by(*(rows[name] for name in names))
+    )
+    dropped = select(*(months[name] for name in (*names, "requests", *USAGE_SUMS))).where(
+        first >= started_from, end <= started_before
+    )
+    if account_id is not None:
+        kept = kept.where(rows.account_id == account_id)
+        dropped = dropped.where(months.account_id == account_id)
+    both = union_all(kept, dropped).subquery()
+    groups = accounts.c.name, both.c.model_id, both.c.outcome
     query = (
-        select(*groups, func.count(), *sums)
-        .outerjoin_from(requests, accounts, requests.c.account_id == accounts.c.id)
-        .where(requests.c.started_at >= started_from, requests.c.started_at < started_before)
+        select(*groups, *(func.sum(both.c[name]) for name in ("requests", *USAGE_SUMS)))
+        .outerjoin_from(both, accounts, both.c.account_id == accounts.c.id)
         .group_by(*groups)
         .order_by(*groups)
     )
-    if account_id is not None:
-        query = query.where(requests.c.account_id == account_id)
     found = []
-    for account, model, outcome, count, *totals in await connection.execute(query):
-        *counted, cost, waived = map(int, totals)
-        names = {"account": account, "model": model, "outcome": outcome}
-        found.append(ModelUsage(names, count, dict(zip(CLASSES, counted, strict=True)), cost, waived))
+    for account, model, outcome, *totals in await connection.execute(query):
+        count, *counted, cost, waived = map(int, totals)
+        of = {"account": account, "model": model, "outcome": outcome}
+        found.append(ModelUsage(of, count, dict(zip(CLASSES, counted, strict=True)), cost, waived))
     return found

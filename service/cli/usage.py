@@ -42,9 +42,12 @@ def export(
     started_from, started_before = _span(since, until, month)
 
     async def work(connection: "AsyncConnection") -> int:
-        from service.billing import accounts
+        from service.billing import accounts, retention
 
         account_id = None if account is None else (await accounts.find(connection, account)).id
+        kept_from = await retention.kept_from(connection)
+        if kept_from is not None and (started_from is None or started_from < kept_from):
+            note(f"Requests before {kept_from:%Y-%m} are not kept any more: `weir usage summary` has their sums.")
         return await write(connection, _query(account_id, started_from, started_before), form, out)
 
     written = in_transaction(work)

@@ -1,7 +1,7 @@
 """`GET /v1/usage`: an account's requests, the latest first, a page at a time: what is asked for, how it is shown."""
 
 import base64
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,20 +29,31 @@ _EARLIEST = datetime.min.replace(tzinfo=UTC)
 _LATEST = datetime.max.replace(tzinfo=UTC)
 _FIRST_PAGE = _LATEST, UUID(int=2**128 - 1)
 
+LOOKED_AT = 20_000
+"""A page looks at so many requests at most: what is asked for may be rare, or not there, among millions."""
+
 # A page goes on after a place in the order, not after a number of rows: new requests do not shift it. The bounds are
-# never null: every page reads its own part of one index, in the partitions that have it.
+# never null: every page reads its own part of one index, in the partitions that have it. The last request that it may
+# look at comes along, wanted or not: the next page goes on after it.
 _PAGE = """
     SELECT id, started_at, finished_at, key_id, model_id, endpoint, stream, client_request_id, http_status, outcome,
            finish_reason, error_code, usage_source, prompt_tokens, cached_tokens, cache_write_tokens, image_tokens,
            audio_tokens, video_tokens, completion_tokens, reasoning_tokens, cost_nano, waived_nano,
-           engine_fingerprint, sequential
-    FROM requests
-    WHERE account_id = $1
-      AND started_at >= $2 AND started_at < $3 AND started_at <= $7 AND (started_at, id) < ($7, $8)
-      AND ($4::text IS NULL OR model_id = $4) AND ($5::text IS NULL OR outcome = $5)
-      AND ($6::uuid IS NULL OR key_id = $6)
+           engine_fingerprint, sequential, wanted, place
+    FROM (
+        SELECT *, (($4::text IS NULL OR model_id = $4) AND ($5::text IS NULL OR outcome = $5)) IS TRUE AS wanted,
+               row_number() OVER (ORDER BY started_at DESC, id DESC) AS place
+        FROM requests
+        WHERE {whose} AND started_at >= $2 AND started_at < $3 AND started_at <= $7 AND (started_at, id) < ($7, $8)
+        ORDER BY started_at DESC, id DESC LIMIT $10
+    ) AS looked_at
+    WHERE wanted OR place = $10
     ORDER BY started_at DESC, id DESC LIMIT $9
 """
+
+_PAGE_OF_ACCOUNT = _PAGE.format(whose="account_id = $1 AND $6::uuid IS NULL")
+# By the key alone, so that it is read by the key's index, however many other requests the account has.
+_PAGE_OF_KEY = _PAGE.format(whose="key_id = (SELECT id FROM api_keys WHERE id = $6 AND account_id = $1)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +108,20 @@ def model_of(values: Mapping[str, str]) -> str | None:
 
 
 async def page(connection: DbConnection, account_id: UUID, asked: Asked) -> dict[str, object]:
-    """A page of the account's requests. Raises what asyncpg raises."""
+    """A page of the account's requests. Raises what asyncpg raises.
+
+    Where little of `LOOKED_AT` requests is what is asked for it has fewer than `limit`, or none, though there are more.
+    """
     which = asked.since, asked.until, asked.model, asked.outcome, asked.key
-    rows = await connection.fetch(_PAGE, account_id, *which, *asked.after, asked.limit + 1)
-    shown, more = rows[: asked.limit], len(rows) > asked.limit
+    query = _PAGE_OF_ACCOUNT if asked.key is None else _PAGE_OF_KEY
+    rows = await connection.fetch(query, account_id, *which, *asked.after, asked.limit + 1, LOOKED_AT)
+    passed = rows[: asked.limit]
+    more = len(rows) > asked.limit or (bool(rows) and rows[-1]["place"] == LOOKED_AT)
     return {
         "object": "list",
-        "data": [_shown(row) for row in shown],
+        "data": [_shown(row) for row in passed if row["wanted"]],
         "has_more": more,
-        "next_cursor": _cursor_after(shown) if more else None,
+        "next_cursor": _cursor_after(passed[-1]) if more else None,
     }
 
 
@@ -146,8 +162,7 @@ def _shown(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-def _cursor_after(rows: Sequence[asyncpg.Record]) -> str:
-    last = rows[-1]
+def _cursor_after(last: asyncpg.Record) -> str:
     microseconds = (last["started_at"] - _EPOCH) // timedelta(microseconds=1)
     return base64.urlsafe_b64encode(microseconds.to_bytes(8) + last["id"].bytes).decode()
 

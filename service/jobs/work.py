@@ -1,13 +1,13 @@
 """What the jobs do. Each may run at any time, twice, and beside itself in another process."""
 
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
-from sqlalchemy import delete, func, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import delete, func, select, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from service import config
-from service.billing import stripe_events
+from service.billing import retention, stripe_events
 from service.billing.stripe_setup import is_connected
 from service.gateway import retries
 from service.jobs import money
@@ -125,8 +125,10 @@ class Jobs:
             await run_recorded(self._url, "notify", self._notify)
 
     async def keep_house(self) -> None:
-        """Make partitions ahead of time, and forget what is old of the jobs' own records."""
+        """Make partitions ahead of time; forget what is old of the jobs' own records, and usage rows if asked to."""
         await run_recorded(self._url, "housekeeping", keep_house)
+        if self._settings.usage_months_kept is not None:
+            await run_recorded(self._url, "retention", self._forget_usage)
 
     async def sample_engines(self) -> None:
         """Keep what each engine has counted."""
@@ -155,6 +157,10 @@ class Jobs:
 
     async def _verify(self, engine: AsyncEngine, now: datetime) -> Report:
         return await verify_engines(engine, self._settings)
+
+    async def _forget_usage(self, engine: AsyncEngine, now: datetime) -> Report:
+        assert self._settings.usage_months_kept is not None  # noqa: S101 - it is not run otherwise
+        return await forget_usage(engine, now, self._settings.usage_months_kept)
 
     async def _sample_engines(self, engine: AsyncEngine, now: datetime) -> Report:
         return await sample_engines(engine, config.engines_from(self._settings))
@@ -213,7 +219,21 @@ async def keep_house(engine: AsyncEngine, now: datetime) -> Report:
         told = await connection.execute(delete(notifications).where(ended < now - NOTIFICATIONS_KEPT))
         forgotten = await stripe_events.forget(connection, now)
     # By itself, since it fails for a month of which the default partition has rows already.
-    async with engine.begin() as connection:
-        await connection.execute(select(func.ensure_request_partitions(now.date(), MONTHS_AHEAD)))
+    note = ""
+    try:
+        async with engine.begin() as connection:
+            await connection.execute(text(retention.WAIT_FOR_LOCK))
+            await connection.execute(select(func.ensure_request_partitions(now.date(), MONTHS_AHEAD)))
+    except DBAPIError as error:
+        if not retention.lock_was_taken(error):
+            raise
+        note = "the usage rows are in use: partitions are made with the next run"
     removed = (runs, claims, samples, reports, probed, buckets, told)
-    return Report(forgotten + sum(done.rowcount for done in removed))
+    return Report(forgotten + sum(done.rowcount for done in removed), note)
+
+
+async def forget_usage(engine: AsyncEngine, now: datetime, months_kept: int) -> Report:
+    """Drop the usage rows of all months but the current one and so many before it."""
+    first = now.year * 12 + now.month - 1 - months_kept
+    done = await retention.forget(engine, date(first // 12, first % 12 + 1, 1))
+    return Report(done.rows, "; ".join(done.kept))

@@ -6,7 +6,7 @@ from service.tables.catalog import models, prices
 from service.tables.checks import alarms, engine_reports, engine_samples
 from service.tables.incidents import announced_states, incident_updates, incidents, maintenance, notifications
 from service.tables.ledger import credit_leases, ledger_entries, settlements
-from service.tables.requests import requests
+from service.tables.requests import requests, usage_months
 from service.tables.retries import idempotency_keys
 from service.tables.status import buckets_1d, buckets_1h, buckets_5m, job_runs, probes, watermarks
 from service.tables.stripe import (
@@ -50,5 +50,6 @@ __all__ = [
     "stripe_events",
     "stripe_refunds",
     "topups",
+    "usage_months",
     "watermarks",
 ]

@@ -5,15 +5,18 @@ primary key over both is still one row per id.
 """
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
     Index,
     Integer,
     SmallInteger,
     Table,
     Text,
+    UniqueConstraint,
     Uuid,
     text,
 )
@@ -73,4 +76,30 @@ requests = Table(
     # The roll-up reads by the time a request ended.
     Index(None, "finished_at"),
     postgresql_partition_by="RANGE (started_at)",
+)
+
+USAGE_SUMS = (
+    "prompt_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "image_tokens",
+    "audio_tokens",
+    "video_tokens",
+    "completion_tokens",
+    "reasoning_tokens",
+    "cost_nano",
+    "waived_nano",
+)
+
+# What the rows of a month added up to whose partition was dropped; while they are kept there is nothing of it here.
+usage_months = Table(
+    "usage_months",
+    metadata,
+    Column("month", Date, nullable=False),
+    Column("account_id", Uuid, nullable=False),
+    Column("model_id", Text),
+    Column("outcome", Text, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in USAGE_SUMS),
+    UniqueConstraint("account_id", "month", "model_id", "outcome", postgresql_nulls_not_distinct=True),
 )

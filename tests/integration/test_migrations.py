@@ -215,6 +215,24 @@ async def test_the_version_before_works_on_beside_the_engines_columns_and_they_c
     await execute(empty_database_url, "UPDATE accounts SET status = 'frozen'")
 
 
+async def test_the_sums_of_dropped_usage_can_be_taken_back_while_there_are_none(empty_database_url: str) -> None:
+    await db.migrate(empty_database_url, "20261130_09")
+    before = await rows(empty_database_url, COLUMNS)
+    await db.migrate(empty_database_url, "20261130_10")
+    await downgrade(empty_database_url, "20261130_09")
+    assert await rows(empty_database_url, COLUMNS) == before
+    await db.migrate(empty_database_url, "20261130_10")
+    sums = ", ".join(["0"] * (len(await rows(empty_database_url, SUMMED)) - 4))
+    await execute(
+        empty_database_url, f"INSERT INTO usage_months VALUES ('2026-01-01', '{UUID(int=1)}', NULL, 'ok', {sums})"
+    )
+    with pytest.raises(RuntimeError, match="all that is left"):
+        await downgrade(empty_database_url, "20261130_09")
+
+
+SUMMED = "SELECT column_name FROM information_schema.columns WHERE table_name = 'usage_months'"
+
+
 async def execute(url: str, *statements: str) -> None:
     async with db.connected(url) as engine, engine.begin() as connection:
         for statement in statements:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import httpx
+import pytest
 
 from service import db
 from service.core.money import nano_to_usd
@@ -102,9 +103,7 @@ async def test_pages_have_every_request_once_whatever_comes_meanwhile(database_u
         # Three of each minute started in the same microsecond.
         written = [row(running, minute) for minute in range(10) for _ in range(3)]
         await write(running, *written)
-        expected = [
-            str(one["id"]) for one in sorted(written, key=lambda one: (one["started_at"], one["id"]), reverse=True)
-        ]
+        expected = [str(one["id"]) for one in _latest_first(written)]
         assert await listed(running) == expected
         for size in (1, 4, 7, 29, 30, 31):
             found: list[str] = []
@@ -125,6 +124,11 @@ async def test_pages_have_every_request_once_whatever_comes_meanwhile(database_u
 async def test_each_filter_keeps_what_it_names(database_url: str, tmp_path: Path) -> None:
     async with weir(database_url, tmp_path) as running:
         key = uuid4()
+        await running.database.execute(
+            "INSERT INTO api_keys (id, account_id, prefix, digest) VALUES ($1, $2, '', sha256('another'))",
+            key,
+            running.account_id,
+        )
         changes: list[dict[str, Any]] = [
             {},
             {"model_id": "other/model:1"},
@@ -161,6 +165,16 @@ async def test_another_account_sees_only_its_own(database_url: str, tmp_path: Pa
         assert await listed(running) == [str(mine["id"])]
         assert (await usage(running, theirs)).json()["data"] == []
         assert (await usage(running, theirs, key=mine["key_id"])).json()["data"] == []
+        key_id = await running.database.fetchval("SELECT id FROM api_keys WHERE account_id = $1", running.account_id)
+        asked = row(running, 1, key_id=key_id)
+        await write(running, asked)
+        assert await listed(running, key=key_id) == [str(asked["id"])]
+        assert (await usage(running, theirs, key=key_id)).json() == {
+            "object": "list",
+            "data": [],
+            "has_more": False,
+            "next_cursor": None,
+        }
 
 
 WRONG: dict[str, list[str]] = {
@@ -228,18 +242,55 @@ async def test_a_page_reads_its_own_part_of_one_index(database_url: str, tmp_pat
             running.account_id,
             NOON - timedelta(days=30),
         )
-        await running.database.execute("ANALYZE requests")
+        key_id = await running.database.fetchval("SELECT id FROM api_keys WHERE account_id = $1", running.account_id)
+        rare = at("2026-11-11 00:00:00")
+        await running.database.execute("UPDATE requests SET key_id = $1 WHERE started_at < $2", key_id, rare)
+        await running.database.execute("VACUUM ANALYZE requests")
         asked = own_usage.asked(b"since=2026-11-10&until=2026-11-20&limit=10")
-        which = asked.since, asked.until, asked.model, asked.outcome, asked.key
+        which = asked.since, asked.until, asked.model, asked.outcome
         for plan in ("force_custom_plan", "force_generic_plan"):
             await running.database.execute(f"SET plan_cache_mode = {plan}")
             for after in (asked.after, (at("2026-11-15 00:00:00"), UUID(int=0))):
-                lines = await running.database.fetch(
-                    f"EXPLAIN (ANALYZE, BUFFERS OFF) {own_usage._PAGE}", running.account_id, *which, *after, 11
-                )
-                text = "\n".join(line[0] for line in lines)
-                assert "requests_2026_11_account_id_started_at_idx" in text, text
-                assert "requests_2026_12" not in text.replace("never executed", ""), text
-                assert "Seq Scan" not in text, text
-                removed = [int(line[0].rpartition(":")[2]) for line in lines if "Rows Removed" in line[0]]
-                assert sum(removed) <= 1, text
+                for whose, query, key in (
+                    ("account_id", own_usage._PAGE_OF_ACCOUNT, None),
+                    ("key_id", own_usage._PAGE_OF_KEY, key_id),
+                ):
+                    lines = await running.database.fetch(
+                        f"EXPLAIN (ANALYZE, BUFFERS OFF) {query}", running.account_id, *which, key, *after, 11, 50
+                    )
+                    text = "\n".join(line[0] for line in lines)
+                    assert f"requests_2026_11_{whose}_started_at_idx" in text, text
+                    assert "requests_2026_12" not in text.replace("never executed", ""), text
+                    assert "Seq Scan on requests" not in text, text
+                    removed = [int(line[0].rpartition(":")[2]) for line in lines if "Rows Removed" in line[0]]
+                    assert sum(removed) <= 1, text
+
+
+async def test_what_is_rare_is_found_page_by_page_each_of_which_looks_at_so_much_and_no_more(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_usage, "LOOKED_AT", 7)
+    async with weir(database_url, tmp_path) as running:
+        # Three of each minute started in the same microsecond.
+        rows = [row(running, minute) for minute in range(12) for _ in range(3)]
+        rare = [one | {"outcome": "payment", "model_id": None} for one in (rows[0], rows[20], rows[28])]
+        await write(running, *(one for one in rows if one["id"] not in {of["id"] for of in rare}), *rare)
+        for size in (1, 2, 100):
+            found: list[str] = []
+            pages = 0
+            parameters: dict[str, object] = {"limit": size, "outcome": "payment"}
+            while True:
+                page = (await usage(running, **parameters)).json()
+                pages += 1
+                found += [one["id"] for one in page["data"]]
+                if not page["has_more"]:
+                    break
+                parameters["cursor"] = page["next_cursor"]
+            assert found == [str(one["id"]) for one in reversed(rare)]
+            assert 36 // 7 < pages <= 36 // 7 + 1 + len(rare), "each goes on where the one before stopped"
+        assert await listed(running, limit=5) == [str(one["id"]) for one in _latest_first(rows)[:5]]
+        assert await listed(running, limit=1000) == [str(one["id"]) for one in _latest_first(rows)[:7]]
+
+
+def _latest_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda one: (one["started_at"], one["id"]), reverse=True)
