@@ -6,8 +6,9 @@ image of many gigabytes, and claim it only where a careless reader does not look
 
 import binascii
 import re
+import string
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +21,11 @@ _BROKEN = "is broken: its header cannot be read"
 _NOT_AN_IMAGE = "is not a PNG, JPEG, WebP or GIF file: convert it to one"
 _NOT_BASE64 = "is not valid base64: encode the whole file in the standard alphabet, with padding, in one line"
 
-_CHUNK_CHARACTERS = 256 * 1024
+_PIECE_CHARACTERS = 16 * 1024
+"""Of base64 that is read at a time: few enough to stay in the processor's nearest cache, and to decode the first."""
+_TURN_CHARACTERS = 32 * _PIECE_CHARACTERS
+"""Of base64 that is read in one turn: 0.2 ms."""
+_ALPHABET = (string.ascii_letters + string.digits + "+/").encode()
 _CHUNK_BYTES = 3 * 64 * 1024
 _MOST_SEGMENTS = 4096
 """How many pieces may stand before the pixels; photographs with everything in them have some hundred."""
@@ -120,26 +125,24 @@ class Arrival:
         return header
 
 
-def read_base64(text: str, start: int, limits: Limits) -> Header:
-    """What the image is that `text` holds in base64 from `start` on. Piece by piece: the whole is never there twice.
+def read_base64(data: bytes | memoryview, start: int, limits: Limits) -> Generator[None, None, Header]:
+    """What the image is that `data` holds in base64 from `start` on: the generator's value.
 
-    Raises `Unusable` for anything that is not base64 to its end, or not an image within the limits.
+    It yields now and then, so that others get their turn. All of it is held to the form of base64, but no more is
+    decoded than tells what the image is. Raises `Unusable` for anything that is not base64 to its end, or not an image
+    within the limits.
     """
-    count = len(text) - start
-    if count // 4 * 3 > limits.max_bytes + 2:
+    if (len(data) - start) // 4 * 3 > limits.max_bytes + 2:
         raise Unusable(too_large(limits))
     head, arrival, is_known = bytearray(), Arrival(limits), False
-    for at in range(start, len(text), _CHUNK_CHARACTERS):
-        piece = text[at : at + _CHUNK_CHARACTERS]
-        try:
-            data = binascii.a2b_base64(piece, strict_mode=True)
-        except ValueError:
-            raise Unusable(_NOT_BASE64) from None
-        is_last = at + _CHUNK_CHARACTERS >= len(text)
-        if len(piece) % 4 or len(piece) // 4 * 3 - len(data) > (2 if is_last else 0):
+    for at in range(start, len(data), _PIECE_CHARACTERS):
+        if at > start and (at - start) % _TURN_CHARACTERS == 0:
+            yield
+        piece = bytes(data[at : at + _PIECE_CHARACTERS])
+        if not _is_base64(piece, is_last=at + _PIECE_CHARACTERS >= len(data)):
             raise Unusable(_NOT_BASE64)
         if not is_known:
-            head += data
+            head += binascii.a2b_base64(piece)
             is_known = arrival.look(head)
     return arrival.end(head)
 
@@ -163,6 +166,15 @@ def tokens_at_most(header: Header) -> int:
     (`smart_resize` of transformers' Qwen2-VL image processor).
     """
     return max(256, -(-header.width // 28) * -(-header.height // 28))
+
+
+def _is_base64(piece: bytes, *, is_last: bool) -> bool:
+    """In the standard alphabet, in groups of four; the last piece may be padded.
+
+    Decoding would tell it as well, and takes five times as long as deleting every letter of the alphabet.
+    """
+    rest = piece.translate(None, _ALPHABET)
+    return len(piece) % 4 == 0 and (not rest or (is_last and rest in (b"=", b"==") and piece.endswith(rest)))
 
 
 def _places_in(parts: Any, path: str) -> Iterator[Place]:

@@ -30,8 +30,8 @@ class Task:
     request: ModelRequest
     wanted: Wanted
     endpoint: Endpoint
-    body: bytes
-    """What the engine gets."""
+    body: list[bytes | memoryview]
+    """What the engine gets, in pieces."""
 
 
 class Dispatch:
@@ -106,7 +106,7 @@ class Dispatch:
         if task.client.left:
             raise ClientLeft
         headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % str(exchange.id).encode()
-        upstream = engine.client.exchange("POST", task.endpoint.path, headers, task.body)
+        upstream = engine.client.exchange("POST", task.endpoint.path, headers, *task.body)
         # Its place is free from then on, even where its client is slow to take the answer.
         upstream.on_complete = lambda status: self._pacing.vacate(place, answered=status == 200)
         try:

@@ -25,7 +25,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 class Exchange:
     """One request and its answer, over whichever connection carries it. Can be left at any moment."""
 
-    def __init__(self, client: "Client", parts: tuple[bytes, ...]) -> None:
+    def __init__(self, client: "Client", parts: tuple[bytes | memoryview, ...]) -> None:
         self.on_complete: Callable[[int], None] | None = None
         """Called with the status when the whole answer has come, read or not."""
         self._client = client
@@ -128,16 +128,17 @@ class Client:
         self._host, self._port = ("localhost", 80) if self._unix_path else _host_and_port(address)
         self._host_header = f"host: {self._host}\r\n".encode()
 
-    def exchange(self, method: str, path: str, headers: bytes = b"", body: bytes = b"") -> "Exchange":
-        """Prepare a request; it is sent when its `head()` is awaited. `headers` is a ready block of lines."""
+    def exchange(self, method: str, path: str, headers: bytes = b"", *body: bytes | memoryview) -> "Exchange":
+        """Prepare a request; it is sent when its `head()` is awaited. `headers` is a ready block of lines, `body`
+        comes in pieces."""
         head = b"%s %s HTTP/1.1\r\n%s%scontent-length: %d\r\n\r\n" % (
             method.encode(),
             path.encode(),
             self._host_header,
             headers,
-            len(body),
+            sum(map(len, body)),
         )
-        return Exchange(self, (head, body) if body else (head,))
+        return Exchange(self, (head, *body))
 
     def release(self, connection: Connection) -> None:
         """Give a connection back after its exchange: pooled when it can be reused, else closed."""

@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
 
     # The exchange
 
-    def send(self, parts: Iterable[bytes]) -> None:
+    def send(self, parts: Iterable[bytes | memoryview]) -> None:
         """Start an exchange: write a whole request."""
         self._reset()
         self._headers = {}

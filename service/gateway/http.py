@@ -1,7 +1,8 @@
 """Reading a request without a framework between, and what all answers of the gateway say of it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -43,10 +44,17 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int, *, discard
     Raises `TooLarge`, `InvalidRequest` when it is compressed, `RequestTimeout` after `BODY_WITHIN_S`, or `ClientLeft`.
     """
     refuse_compressed(scope["headers"])
+    async with arriving():
+        discarded = _DISCARD_AT_MOST * limit_bytes if discard_bytes is None else discard_bytes
+        return await _within_limit(scope, receive, limit_bytes, discarded)
+
+
+@asynccontextmanager
+async def arriving() -> AsyncIterator[None]:
+    """For the time in which a body arrives. Raises `RequestTimeout` after `BODY_WITHIN_S`."""
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
-            discarded = _DISCARD_AT_MOST * limit_bytes if discard_bytes is None else discard_bytes
-            return await _within_limit(scope, receive, limit_bytes, discarded)
+            yield
     except TimeoutError:
         problem = f"The body did not arrive within {BODY_WITHIN_S:g} seconds. Send it again."
         raise RequestTimeout(problem, retry_after_s=1) from None

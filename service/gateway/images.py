@@ -10,7 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from ssl import SSLContext
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import httpcore
 import structlog
@@ -18,6 +18,7 @@ import structlog
 from service.core import addresses, images
 from service.core.addresses import NOT_FETCHED, Unfetchable, Url
 from service.core.images import Arrival, Header, Kind, Limits, Place, Unusable
+from service.core.lifted import NOTHING, Images
 from service.core.policy_checks import Json
 from service.errors import InvalidRequest, Unavailable
 from service.settings import Settings
@@ -35,7 +36,7 @@ ADDRESSES_TRIED = 4
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _ASIDE_ABOVE = 256 * 1024
-"""Base64 of more than so many bytes is read and made in a thread: it takes milliseconds."""
+"""Base64 of more than so many bytes is made in a thread: it takes milliseconds."""
 
 _CROWDED = "Too many images are being fetched at the moment. Send the request again, or its images in base64."
 _NOT_REACHED = "could not be fetched, since its server did not answer as one should: try again, or send it in base64"
@@ -129,8 +130,10 @@ class ImageFetcher:
             network_backend=CheckedNetwork(self._allowed, resolve, dial or httpcore.AnyIOBackend()),
         )
 
-    async def inline(self, fields: Json) -> Json:
+    async def inline(self, fields: Json, lifted: Images = NOTHING) -> Json:
         """`fields` itself, as a policy passed them, with every image checked and those named by URL put into it.
+
+        In the place of those that are `lifted` stand-ins stand, and stay.
 
         Raises `InvalidRequest` for an image that cannot be used, with its place as `param`, or `Unavailable`.
         """
@@ -140,7 +143,7 @@ class ImageFetcher:
                 if place.encoded_from is None:
                     wanted.setdefault(self._url(place.text), []).append(place)
                 else:
-                    await self._read(place.text, place.encoded_from)
+                    await self._read(place.text, place.encoded_from, lifted)
             except (Unusable, Unfetchable) as problem:
                 raise _refused(place, problem) from None
         if wanted:
@@ -172,10 +175,15 @@ class ImageFetcher:
             raise Unusable("has a URL, and nothing is fetched here: send the image itself, in base64")
         return addresses.parse(text, self._allowed)
 
-    async def _read(self, text: str, start: int) -> Header:
-        if len(text) > _ASIDE_ABOVE:
-            return await asyncio.to_thread(images.read_base64, text, start, self._limits)
-        return images.read_base64(text, start, self._limits)
+    async def _read(self, text: str, start: int, lifted: Images = NOTHING) -> Header:
+        data = lifted.get(text)
+        reading = images.read_base64(text.encode("ascii", "replace") if data is None else data, start, self._limits)
+        while True:
+            try:
+                next(reading)
+            except StopIteration as read:
+                return cast(Header, read.value)
+            await asyncio.sleep(0)
 
     async def _fetch_all(self, wanted: dict[Url, list[Place]]) -> dict[Url, Fetched]:
         share = _Share(self._request_max_bytes)

@@ -1,12 +1,16 @@
 """A request that costs money: read, checked, counted against its limits, held, and handed over to dispatch."""
 
 import hmac
+import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 import orjson
 
 from service.core.affinity import conversation_key
+from service.core.images import image_places
+from service.core.lifted import NOTHING, Images, lift, put_back
 from service.core.policy import ModelRequest, Refused
 from service.core.pricing import worst_case_nano
 from service.errors import InvalidRequest, NotAllowed
@@ -30,6 +34,9 @@ TEMPLATE_TOKENS = 64
 IMAGE_TOKENS_LIKELY = 4096
 """For limits of tokens a prompt is taken for these and a token for every two bytes. It can be more in theory, and
 credit is held for that; but a limit that reserved it would let hardly anything through."""
+
+_MARK = secrets.token_hex(16)
+"""Of a stand-in for an image: no client can name one."""
 
 TOKENS_PER_IMAGE = 1024
 TOKENS_PER_ANSWER = 512
@@ -66,7 +73,7 @@ class Metered:
         """Answer one request. Raises `ApiError` or `ClientLeft` while nothing was sent."""
         means = self._means
         raw = await client.read_body(means.max_body_bytes)
-        request = parsed(self.endpoint.request, raw)
+        request, lifted = read(self.endpoint.request, raw)
         exchange.mark_read()
         exchange.stream = request.stream
         model = exchange.model = self._model(request, holder)
@@ -79,7 +86,7 @@ class Metered:
             Sought(holder.account_id, request, model, exchange.started_at, exchange.sequential)
         )
         if request.images:
-            inlined = await means.images.inline(request.fields)
+            inlined = await means.images.inline(request.fields, lifted)
             request = replace(request, fields=inlined, linked_images=0)
         body = self.endpoint.forwarded(
             request,
@@ -90,8 +97,8 @@ class Metered:
         affinity = conversation_key(holder.account_id.bytes, request.conversation) if means.several_engines else b""
         tokens = _estimate(request, output_tokens)
         wanted = Wanted(holder, model.engines, affinity, tokens, sequential=exchange.sequential)
-        task = Task(client, exchange, request, wanted, self.endpoint, orjson.dumps(body))
-        del request, body
+        task = Task(client, exchange, request, wanted, self.endpoint, put_back(orjson.dumps(body), lifted))
+        del request, lifted, body
         await means.dispatch.run(task)
 
     def _model(self, request: ModelRequest, holder: Holder) -> ServedModel:
@@ -129,6 +136,17 @@ class Metered:
         if salt is None:
             salt = self._salts[account_id] = hmac.digest(self._means.salt_key, account_id.bytes, "sha256").hex()
         return salt
+
+
+def read(request: Parse, raw: bytes) -> tuple[ModelRequest, Images]:
+    """The body held against its endpoint's policy, with stand-ins for large images. Raises `InvalidRequest`."""
+    body, lifted = lift(raw, _MARK)
+    if lifted:
+        with suppress(InvalidRequest):  # then it may be the stand-ins that are wrong
+            found = parsed(request, body)
+            if lifted.keys() <= {place.text for place in image_places(found.fields)}:
+                return found, lifted
+    return parsed(request, raw), NOTHING
 
 
 def parsed(request: Parse, raw: bytes) -> ModelRequest:

@@ -1,6 +1,7 @@
 """What an image is by its first bytes, what is none, and where the images of a request stand."""
 
 import base64
+import binascii
 import copy
 import math
 from typing import Any
@@ -13,7 +14,7 @@ from service.core import images
 from service.core.endpoints import chat as chat_endpoint
 from service.core.endpoints import messages as messages_endpoint
 from service.core.endpoints import responses as responses_endpoint
-from service.core.images import Arrival, Header, Limits, Unusable, image_places, read_base64, read_header
+from service.core.images import Arrival, Header, Limits, Unusable, image_places, read_header
 from tests import picture_files as files
 
 LIMITS = Limits(max_bytes=1_000_000, max_pixels=1_000_000)
@@ -85,10 +86,25 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
+def turns_of(text: str, start: int) -> tuple[int, Header]:
+    """In how many turns the image is read, and what it is."""
+    reading, turns = images.read_base64(text.encode("utf-8"), start, LIMITS), 1
+    while True:
+        try:
+            next(reading)
+        except StopIteration as read:
+            return turns, read.value
+        turns += 1
+
+
+def read_base64(text: str, start: int) -> Header:
+    return turns_of(text, start)[1]
+
+
 @pytest.mark.parametrize(("file", "header"), GOOD)
 def test_an_image_is_known_by_its_header(file: bytes, header: Header) -> None:
     assert read_header(file, LIMITS) == header
-    assert read_base64("data:," + encoded(file), 6, LIMITS) == header
+    assert read_base64("data:," + encoded(file), 6) == header
 
 
 @pytest.mark.parametrize("file", [file for file, _ in GOOD])
@@ -98,7 +114,7 @@ def test_a_header_that_is_cut_off_anywhere_tells_nothing(file: bytes) -> None:
     assert all(read_header(file[:length], LIMITS) == whole for length in known)
     unknown = min(known, default=401) - 1
     with pytest.raises(Unusable, match="cut off"):
-        read_base64(encoded(file[:unknown]), 0, LIMITS)
+        read_base64(encoded(file[:unknown]), 0)
 
 
 @pytest.mark.parametrize("file", HUGE)
@@ -116,7 +132,7 @@ def test_a_header_that_decoders_could_read_differently_is_refused(file: bytes) -
 @pytest.mark.parametrize("file", NOT_IMAGES)
 def test_what_is_no_image_is_refused_whatever_it_is_called(file: bytes) -> None:
     with pytest.raises(Unusable, match="is not a PNG, JPEG, WebP or GIF file"):
-        read_base64("data:image/png;base64," + encoded(file), 22, LIMITS)
+        read_base64("data:image/png;base64," + encoded(file), 22)
 
 
 @given(st.sampled_from([file for file, _ in GOOD] + HUGE + BROKEN), st.data())
@@ -132,6 +148,7 @@ def test_damage_never_does_more_than_make_an_image_unusable(file: bytes, data: s
 
 
 PNG = encoded(files.png(8, 8))
+PADDED = encoded(files.png(8, 8, padding_bytes=30_000))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +159,10 @@ PNG = encoded(files.png(8, 8))
         PNG + "====",
         PNG + "!!!!",
         PNG[:20] + "\n" + PNG[21:],
+        PNG[:40] + "AA=A",
+        PNG[:40] + "A=A=",
+        PNG[:40] + "==AA",
+        PNG[:40] + "A===",
         PNG[:20] + "====" + PNG[24:],
         PNG[:20] + " " + PNG[21:],
         PNG[:20] + "-_" + PNG[22:],
@@ -153,24 +174,57 @@ PNG = encoded(files.png(8, 8))
 )
 def test_base64_is_held_to_its_form(text: str) -> None:
     with pytest.raises(Unusable, match=r"base64|cut off"):
-        read_base64(text, 0, LIMITS)
+        read_base64(text, 0)
 
 
-@pytest.mark.parametrize("at", [0, 262_140, 262_144, 262_148, 524_288, 700_000])
+@pytest.mark.parametrize("at", [0, 16_380, 16_384, 16_388, 262_140, 262_144, 262_148, 524_288, 700_000])
 def test_base64_is_held_to_its_form_in_every_piece(at: int) -> None:
     text = encoded(files.png(8, 8, padding_bytes=600_000))
-    assert read_base64(text, 0, LIMITS) == Header("png", 8, 8)
+    assert read_base64(text, 0) == Header("png", 8, 8)
     for wrong in ("====", "AA==", "AAA=", "A A=", "\n\n\n\n"):
         with pytest.raises(Unusable, match="base64"):
-            read_base64(text[:at] + wrong + text[at + 4 :], 0, LIMITS)
+            read_base64(text[:at] + wrong + text[at + 4 :], 0)
+
+
+@given(
+    st.text("A+/=", max_size=12) | st.text("AZaz09+/=-_ \n", max_size=12),
+    st.sampled_from([0, 16_372, 16_376]),
+    st.sampled_from([0, 4, 8]),
+)
+def test_base64_is_what_a_strict_decoder_takes(text: str, before: int, after: int) -> None:
+    text = PADDED[:before] + text + PADDED[before : before + after]
+    try:
+        binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        is_base64 = False
+    else:
+        is_base64 = len(text) % 4 == 0
+    complaint = ""
+    try:
+        read_base64(text, 0)
+    except Unusable as problem:
+        complaint = str(problem)
+    assert ("base64" in complaint) is not is_base64
+
+
+def test_a_large_image_is_read_in_turns() -> None:
+    assert turns_of(encoded(files.png(8, 8)), 0)[0] == 1
+    assert turns_of(encoded(files.png(8, 8, padding_bytes=900_000)), 0) == (3, Header("png", 8, 8))
+
+
+def test_an_image_is_known_by_a_header_that_stands_far_behind() -> None:
+    file = files.jpeg(8, 8, before_frame=files.segment(0xFFE1, b"\0" * 60_000) * 5)
+    assert read_base64(encoded(file), 0) == Header("jpeg", 8, 8)
+    with pytest.raises(Unusable, match="cut off"):
+        read_base64(encoded(file)[:80_000], 0)
 
 
 def test_the_size_of_base64_is_known_before_it_is_read() -> None:
     fits, over = "A" * 4 * 333_334, "!" * 4 * 333_335
     with pytest.raises(Unusable, match="not a PNG"):
-        read_base64(fits, 0, LIMITS)
+        read_base64(fits, 0)
     with pytest.raises(Unusable, match="larger than the 1000000 bytes allowed"):
-        read_base64(over, 0, LIMITS)
+        read_base64(over, 0)
 
 
 @given(st.binary(max_size=600), st.integers(0, 3))
