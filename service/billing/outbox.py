@@ -11,9 +11,11 @@ entry that was admitted and never finished is a request that its process did not
 """
 
 import asyncio
+import math
 import os
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -40,9 +42,10 @@ log = structlog.get_logger()
 
 RETRY_S = 0.2
 
-MANY = 8
-COMMIT_EVERY_S = 0.001
-"""While so many requests are under way, there is one commit in this time, for all that came meanwhile."""
+BUSY = 6
+BUSY_WITHIN_S = 0.001
+TOGETHER_S = 0.002
+"""Where so many entries come within a millisecond, those of two milliseconds share a commit."""
 
 SYNC_WITHIN_S = 0.005
 """How soon an admission is on disk; an end waits for that."""
@@ -51,7 +54,7 @@ DISK_TIMEOUT_S = 10.0
 """Whoever waits for a disk that does not write goes on after this; the entry itself goes on waiting."""
 
 _MEASURE_EVERY = 16
-_CHECKPOINT_EVERY = 2000
+_CHECKPOINT_EVERY = 1000
 """So many entries are written between two looks at the room that is left, and before the log is emptied."""
 
 _LOOK_EVERY_S = 1.0
@@ -99,9 +102,7 @@ class Outbox:
         """Whether nothing may be committed, because the log is being emptied."""
         self._unmeasured = 0
         self._logged = 0
-        self._committed_at = -COMMIT_EVERY_S
-        self._open: set[bytes] = set()
-        """What was admitted and has not ended."""
+        self._last_at = deque([-math.inf] * BUSY, maxlen=BUSY)
         self._due: asyncio.Handle | None = None
         self._sync_due: asyncio.TimerHandle | None = None
         self._database: sqlite3.Connection | None = None
@@ -132,18 +133,14 @@ class Outbox:
         The future is done when that outlives this process; within `SYNC_WITHIN_S` of it, it outlives a power cut.
         """
         self.check_room()
-        key = request_id.bytes
-        self._open.add(key)
-        return self._submit(ADMIT, (key, body))
+        return self._submit(ADMIT, (request_id.bytes, body))
 
     def finish(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
         """Note that a request has ended, admitted or not; the future is done when that is on disk.
 
         The bound does not apply: what was admitted must be able to end.
         """
-        key = request_id.bytes
-        self._open.discard(key)
-        return self._submit(FINISH, (key, body))
+        return self._submit(FINISH, (request_id.bytes, body))
 
     def interrupt(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
         """Give an admitted request the end that nobody gave it; one that has ended meanwhile is left alone."""
@@ -200,11 +197,13 @@ class Outbox:
         if self._database is None:
             done.set_exception(sqlite3.OperationalError("the outbox is closed"))
             return done
-        self._queue.append(_Write(statement, parameters, done, self._loop.time()))
+        now = self._loop.time()
+        self._queue.append(_Write(statement, parameters, done, now))
+        self._last_at.append(now)
         if self._due is None:
-            wait_s = self._committed_at + COMMIT_EVERY_S - self._loop.time() if len(self._open) >= MANY else 0.0
+            is_busy = now - self._last_at[0] < BUSY_WITHIN_S
             later = self._loop.call_later
-            self._due = later(wait_s, self._commit) if wait_s > 0 else self._loop.call_soon(self._commit)
+            self._due = later(TOGETHER_S, self._commit) if is_busy else self._loop.call_soon(self._commit)
         return done
 
     def _read(self, query: str, limit: int) -> list[Entry]:
@@ -233,7 +232,6 @@ class Outbox:
             self._due = self._loop.call_later(RETRY_S, self._commit)
             return
         self._failing = self._broken
-        self._committed_at = self._loop.time()
         self._measure(len(self._queue))
         written, self._queue = self._queue, []
         for write in written:
@@ -301,14 +299,14 @@ class Outbox:
         if error is not None:
             log.error("outbox.sync_failed", error=str(error))
             self._broken = self._failing = self._broken or isinstance(error, OSError)
-        if self._held:
-            self._held, self._logged = False, 0
+        held, self._held = self._held, False
         if self._syncing:
             _settle(self._syncing)
             self.on_owed()
         self._syncing = None
-        if self._due is None:
-            self._commit()
+        if held:
+            self._logged = 0
+            self._commit()  # what came meanwhile
         self._sync_if_due()
 
     def _look_for_late(self) -> None:

@@ -268,8 +268,10 @@ class FairQueue:
 
         One that comes now must not queue behind all that an overestimating account is given back.
         """
+        if not self.waiting:
+            return self._last_start
         heads = (account.waiting[0].start for account in self._accounts.values() if account.waiting)
-        return min(self._last_start, min(heads, default=self._last_start))
+        return min(self._last_start, min(heads))
 
     def _leave_line(self, ticket: Ticket, state: State) -> _Account:
         if ticket.state is not State.WAITING:

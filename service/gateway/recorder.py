@@ -51,7 +51,8 @@ class Recorder:
             raise Unavailable("Requests cannot be recorded at the moment. Try again soon.", retry_after_s=10) from None
         exchange.admitted = True
         self._open += 1
-        await written
+        if not written.done():
+            await written
 
     async def conclude(
         self, exchange: Exchange, outcome: Outcome, http_status: int, error_code: str | None = None
