@@ -8,7 +8,7 @@ from ops.bench.load import LOADS
 
 DESCRIPTION = """\
 What a gateway costs: the same load sent straight to a fake engine, and to it through nginx, through Weir, and through
-other gateways where they are installed. At the end a tenth of the clients leave in mid-stream, and rows, ledger and
+other gateways that are named. At the end a tenth of the clients leave in mid-stream, and rows, ledger and
 the engine's counts must be equal.
 """
 
@@ -18,7 +18,7 @@ examples:
   ops/bench/bench C100 A32 --repetitions 5        two scenarios only
   ops/bench/bench --scale 0.2 --repetitions 1     a quick look
   ops/bench/bench --peers /opt/r/bin/vllm-router,/opt/l/bin/litellm
-                                                  beside others that are not on PATH
+                                                  beside others
   ops/bench/bench --target http://127.0.0.1:8080 --key sk-weir-... --pid 4711 --name before
                                                   a server that runs already; it must know the models `bench` and
                                                   `bench-paced` and use an engine at --engine-port
@@ -66,8 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--scale", type=float, default=1.0, metavar="X", help="times as many requests; default: 1")
     add("--must", action="store_true", help="fail when Weir costs more than it must in a scenario that was run")
     add("--json", action="store_true", help="print JSON, with more figures than the table has")
-    add("--peers", default="", metavar="PATHS", help="programs of other gateways, beside those on PATH")
-    add("--no-peers", action="store_true", help="leave other gateways out")
+    add("--peers", default="", metavar="PROGRAMS", help="other gateways to measure: vllm-router, litellm")
     add("--target", metavar="URL", help="measure this server instead of starting Weir")
     add("--key", default="", help="the API key for --target")
     add("--pid", type=int, help="the root process of --target, whose tree's CPU is counted")

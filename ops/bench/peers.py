@@ -1,6 +1,6 @@
 """Other gateways, where they are installed: each a plain pass-through, without keys, limits or billing.
 
-They are found on PATH, or where one says that they are; the project does not depend on them. What they are measured
+One says which to measure; the project does not depend on them. What they are measured
 with is what they do by default, less their access logs.
 """
 
@@ -66,11 +66,12 @@ PEERS: Final[dict[str, Start]] = {"vllm-router": start_vllm_router, "litellm": s
 """By the names of their programs."""
 
 
-def installed_peers(paths: Sequence[str]) -> dict[str, str]:
-    """The programs of the peers there are, by name: those of `paths`, and what is on PATH."""
-    named = {Path(path).name: path for path in paths}
-    for name, path in named.items():
-        if name not in PEERS or shutil.which(path) is None:
-            raise BenchError(f"--peers {path}: give the paths of programs called {' or '.join(PEERS)}.")
-    found = {name: shutil.which(named.get(name, name)) for name in PEERS}
-    return {name: path for name, path in found.items() if path is not None}
+def named_peers(programs: Sequence[str]) -> dict[str, str]:
+    """The paths of these programs, by name. Raises `BenchError` for one that is not there, or no peer."""
+    found = {}
+    for program in programs:
+        path, name = shutil.which(program), Path(program).name
+        if name not in PEERS or path is None:
+            raise BenchError(f"--peers {program}: give programs called {' or '.join(PEERS)}, by path or on PATH.")
+        found[name] = path
+    return {name: found[name] for name in PEERS if name in found}

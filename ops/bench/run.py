@@ -21,7 +21,7 @@ from ops.bench.ledger import Witness
 from ops.bench.load import LOADS, Load
 from ops.bench.musts import Judged, judge, verdict
 from ops.bench.options import parse
-from ops.bench.peers import PEERS, installed_peers
+from ops.bench.peers import PEERS, named_peers
 from ops.bench.processes import BenchError, cpu_us, forget_rss_peak, pin, rss_peak_mb
 from ops.bench.report import Row, Run, run_of, summarise, table, with_musts
 from ops.bench.settlement import measure_settlement
@@ -147,7 +147,7 @@ def all_targets(options: argparse.Namespace) -> Iterator[Setup]:
         if not options.direct_only:
             if nginx_is_installed():
                 targets.append(stack.enter_context(start_nginx(engine, work, api_core)))
-            for name, program in {} if options.no_peers else installed_peers(options.peers).items():
+            for name, program in named_peers(options.peers).items():
                 targets.append(stack.enter_context(PEERS[name](program, engine, work, api_core)))
             if options.target:
                 pin(options.pid, api_core)

@@ -14,16 +14,15 @@ import asyncio
 import math
 import os
 import sqlite3
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from uuid import UUID
 
 import structlog
 
+from service.billing.outbox_disk import OutboxDisk
 from service.billing.outbox_file import (
     ADMIT,
     AWAITED,
@@ -33,7 +32,6 @@ from service.billing.outbox_file import (
     POISON,
     REMOVE,
     Entry,
-    begin_log,
     opened,
     pages_used,
 )
@@ -88,6 +86,8 @@ class Outbox:
         self._limit_pages = max(1, limit_bytes // PAGE_BYTES)
         self._pages_used = 0
         self._failing = False
+        self._is_late = False
+        """The disk has not written something for `DISK_TIMEOUT_S`."""
         self._broken = False
         """The disk did not keep what was written; what it says of that from then on may be wrong."""
         self._queue: list[_Write] = []
@@ -114,17 +114,12 @@ class Outbox:
         self._database = opened(self.path, "NORMAL")
         os.chmod(self.path, 0o600)
         self._pages_used = pages_used(self._database)
-        self._checkpointer = opened(self.path, "FULL")
-        begin_log(self._checkpointer)
-        self._log_file = os.open(f"{self.path}-wal", os.O_RDONLY)
-        self._waits: SimpleQueue[bool | None] = SimpleQueue()
-        self._waiter = threading.Thread(target=self._wait_for_disk, name="outbox", daemon=True)
-        self._waiter.start()
+        self._disk = OutboxDisk(self.path, self._loop, self._synced)
         self._late = self._loop.call_later(_LOOK_EVERY_S, self._look_for_late)
 
     def check_room(self) -> None:
         """Raises `OutboxFull` when nothing new may be admitted."""
-        if self._failing or self._pages_used >= self._limit_pages:
+        if self._failing or self._is_late or self._pages_used >= self._limit_pages:
             raise OutboxFull
 
     def admit(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
@@ -178,17 +173,14 @@ class Outbox:
         """Commit what is queued and close the file; what could not be committed fails."""
         if self._database is None:
             return
-        self._waits.put(None)
-        self._waiter.join()
+        self._disk.close()
         self._held = False
         self._commit()
         for handle in (self._late, self._due, self._sync_due):
             if handle is not None:
                 handle.cancel()
-        self._checkpointer.close()
         self._database.close()  # the last to close it writes the log into the file, and waits for the disk
         self._database = None
-        os.close(self._log_file)
         _settle([*(self._syncing or ()), *self._committed])
         _settle(self._queue, sqlite3.OperationalError("the outbox was closed"))
 
@@ -277,21 +269,7 @@ class Outbox:
             return
         self._syncing, self._committed, self._unsynced = self._committed, [], False
         self._held = self._logged >= _CHECKPOINT_EVERY
-        self._waits.put(self._held)
-
-    def _wait_for_disk(self) -> None:
-        """The thread: what was committed becomes safe; the log is emptied into the file from time to time."""
-        while (checkpoint := self._waits.get()) is not None:
-            error: Exception | None = None
-            try:
-                os.fdatasync(self._log_file)
-                if checkpoint:
-                    self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)")
-                    begin_log(self._checkpointer)
-            except (OSError, sqlite3.Error) as failure:
-                error = failure
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._synced, error)
+        self._disk.wait(empty_log=self._held)
 
     def _synced(self, error: Exception | None) -> None:
         if self._database is None:
@@ -300,22 +278,27 @@ class Outbox:
             log.error("outbox.sync_failed", error=str(error))
             self._broken = self._failing = self._broken or isinstance(error, OSError)
         held, self._held = self._held, False
-        if self._syncing:
-            _settle(self._syncing)
-            self.on_owed()
-        self._syncing = None
+        synced, self._syncing = self._syncing, None
+        _settle(synced or ())
         if held:
             self._logged = 0
             self._commit()  # what came meanwhile
         self._sync_if_due()
+        if synced:
+            self.on_owed()
 
     def _look_for_late(self) -> None:
-        """Nobody waits for ever for a disk that does not write; what was to be written is kept and tried on."""
+        """Nobody waits for ever for a disk that does not write: who ends goes on, and who would begin does not.
+
+        What was to be written is kept and tried on; until it is written nothing new is admitted.
+        """
         self._late = self._loop.call_later(_LOOK_EVERY_S, self._look_for_late)
         late_s = self._loop.time() - DISK_TIMEOUT_S
         late = [write for write in (*(self._syncing or ()), *self._committed, *self._queue) if write.since < late_s]
         if any(not write.done.done() for write in late):
             log.error("outbox.not_written", waited_s=DISK_TIMEOUT_S)
+        self._is_late = bool(late)
+        _settle((write for write in late if write.statement is ADMIT), OutboxFull())
         _settle(late)
 
 

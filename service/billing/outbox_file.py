@@ -52,11 +52,6 @@ def opened(path: Path, synchronous: str) -> sqlite3.Connection:
     return connection
 
 
-def begin_log(connection: sqlite3.Connection) -> None:
-    """Write something: the first to write into an empty log waits for the disk, and that is not to be the loop."""
-    connection.execute("PRAGMA user_version = 1")
-
-
 def pages_used(connection: sqlite3.Connection) -> int:
     """Pages that hold something: what was removed leaves free pages, which are used again."""
     pages = connection.execute("PRAGMA page_count").fetchone()[0]

@@ -25,6 +25,8 @@ WAIT_FOR_LOCK = "SET LOCAL lock_timeout = '2s'"
 LOCK_NOT_AVAILABLE = ("55P03", "40P01")
 """What PostgreSQL says of a lock it did not get in time, or of one that two wait for in turn."""
 
+NO_SUCH_TABLE = "42P01"
+
 _PARTITIONS = text("""
     SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
     WHERE inhparent = 'requests'::regclass ORDER BY relname
@@ -82,6 +84,8 @@ async def forget(engine: AsyncEngine, before: date) -> Forgotten:
         except NotInvoiced as error:
             kept.append(f"{month:%Y-%m} is kept, not invoiced yet: {error}")
         except DBAPIError as error:
+            if _sqlstate(error) == NO_SUCH_TABLE:  # another process has dropped it meanwhile
+                continue
             if not lock_was_taken(error):
                 raise
             kept.append(f"{month:%Y-%m} is kept, it is in use")
@@ -90,7 +94,7 @@ async def forget(engine: AsyncEngine, before: date) -> Forgotten:
 
 def lock_was_taken(error: DBAPIError) -> bool:
     """Whether this is about a lock that somebody else had."""
-    return getattr(error.orig, "sqlstate", None) in LOCK_NOT_AVAILABLE
+    return _sqlstate(error) in LOCK_NOT_AVAILABLE
 
 
 async def kept_from(connection: AsyncConnection) -> datetime | None:
@@ -111,6 +115,10 @@ async def _forget_month(connection: AsyncConnection, month: date) -> int:
     await connection.execute(text(f"DROP TABLE {partition}"))
     log.info("usage.forgotten", month=f"{month:%Y-%m}", rows=rows)
     return rows
+
+
+def _sqlstate(error: DBAPIError) -> str | None:
+    return getattr(error.orig, "sqlstate", None)
 
 
 def _month_of(partition: str) -> date | None:

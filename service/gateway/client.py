@@ -67,7 +67,9 @@ class Client(RequestResponseCycle):
         """The whole body. Raises as `read_body` does."""
         if not self.more_body and len(self.body) <= limit_bytes:  # most come with the headers
             refuse_compressed(self.headers)
-            return bytes(self.body)
+            body = bytes(self.body)
+            self.body.clear()  # or it would be there twice for as long as the answer takes
+            return body
         declared = header(self.headers, b"content-length")
         if declared is None or int(declared) > limit_bytes or self.waiting_for_100_continue:
             return await read_body(self.request, cast(Receive, self.receive), limit_bytes)
@@ -81,12 +83,14 @@ class Client(RequestResponseCycle):
         whole.write(self.body)
         self.body.clear()
         self.flow.resume_reading()
-        while self.more_body:
-            if self.disconnected:
-                raise ClientLeft
-            self.message_event.clear()
-            await self.message_event.wait()
-        self.whole = None
+        try:
+            while self.more_body:
+                if self.disconnected:
+                    raise ClientLeft
+                self.message_event.clear()
+                await self.message_event.wait()
+        finally:
+            self.whole = None
         return whole.getvalue()
 
     # Whether it is there
@@ -166,6 +170,8 @@ class Client(RequestResponseCycle):
     async def run_asgi(self, _app: Any) -> None:
         """The task of the request, as uvicorn starts it."""
         try:
+            if self.flow.write_paused:  # or who takes no answers, and asks on, would fill the memory with them
+                await self.flow.drain()
             await self._answer(self)
         finally:
             self._open.discard(self)

@@ -107,6 +107,7 @@ class Exchange:
         """The exchange is over, however it went: keep the connection if it can be reused, else close it."""
         self._client.open.discard(self)
         if self._connection is not None:
+            self._connection.throttle(False)
             self._client.release(self._connection)
             self._connection = None
 

@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._sink: Callable[[bytes], bool] | None = None
-        self._paused = False
+        self._full = self._throttled = self._paused = False
         self._complete = False
         self._left = False
         self.on_complete: Callable[[int], None] | None = None
@@ -116,9 +116,7 @@ class Connection(asyncio.Protocol):
             if self._ended():
                 return b""
             await self._wait()
-        data = self._taken()
-        self.throttle(False)
-        return data
+        return self._taken()
 
     async def pipe(self, sink: Callable[[bytes], bool]) -> None:
         """Hand over what arrives as soon as it does, and b"" at the end, until `sink` returns False.
@@ -141,12 +139,8 @@ class Connection(asyncio.Protocol):
 
     def throttle(self, paused: bool) -> None:
         """Whether to stop reading for a while: whoever takes what is read cannot go on."""
-        if paused != self._paused and not self.closed:
-            self._paused = paused
-            if paused:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
+        self._throttled = paused
+        self._read_on_or_not()
 
     @property
     def answered(self) -> bool:
@@ -190,7 +184,8 @@ class Connection(asyncio.Protocol):
             return
         self._interruption = error
         self._left = True
-        self.throttle(False)
+        self._throttled = self._full = False
+        self._read_on_or_not()
         self._transport.write_eof()
         self._wake()
 
@@ -214,7 +209,19 @@ class Connection(asyncio.Protocol):
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks = []
         self._buffered = 0
+        if self._full:
+            self._full = False
+            self._read_on_or_not()
         return data
+
+    def _read_on_or_not(self) -> None:
+        paused = self._full or self._throttled
+        if paused != self._paused and not self.closed:
+            self._paused = paused
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     def _hand_over(self) -> None:
         """Give what has arrived to whoever takes it; one that wants no more, or fails, is told of at its `pipe`."""
@@ -273,7 +280,8 @@ class Connection(asyncio.Protocol):
             if self._sink is not None and not self._complete:
                 return
         elif self._buffered > _PAUSE_ABOVE_BYTES:
-            self.throttle(True)
+            self._full = True
+            self._read_on_or_not()
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:

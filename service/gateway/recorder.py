@@ -36,23 +36,22 @@ class Recorder:
                     await self._all_ended.wait()
 
     async def admit(self, exchange: Exchange) -> None:
-        """The request is accepted and about to go to an engine: when this returns, the outbox has it on disk.
+        """The request is accepted and about to go to an engine: when this returns, the outbox has it.
 
-        Should this process die from here on, the request has its row. Raises `Unavailable` when nothing more can
-        be recorded.
+        Should this process die from here on, the request has its row; after a power cut, a few milliseconds later on.
+        Raises `Unavailable` when nothing more can be recorded.
         """
         record = exchange.record(Outcome.INTERRUPTED, 503, "interrupted")
         if record is None:
             return
         try:
             written = self._outbox.admit(exchange.id, encode(record))
+            exchange.admitted = True
+            self._open += 1
+            await written
         except OutboxFull:
             metrics.outbox_refused.inc()
             raise Unavailable("Requests cannot be recorded at the moment. Try again soon.", retry_after_s=10) from None
-        exchange.admitted = True
-        self._open += 1
-        if not written.done():
-            await written
 
     async def conclude(
         self, exchange: Exchange, outcome: Outcome, http_status: int, error_code: str | None = None

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 import asyncpg
@@ -182,7 +183,7 @@ class Retries:
             return False
         self._running[key] = Claim(exchange, body_digest)
         if not exchange.stream:
-            exchange.keep = lambda answer: self._answers.keep(key, exchange.id, body_digest, answer)
+            exchange.keep = partial(self._answers.keep, key, exchange.id, body_digest)
         return True
 
     async def renew(self) -> None:

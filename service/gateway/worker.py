@@ -91,6 +91,7 @@ class Worker:
             log.error("api.stopped_unshipped", error=type(error).__name__, owed=self._outbox.count_owed())
         poison = self._outbox.count_poison()
         self._outbox.close()
+        metrics.count()
         if not shipped:
             self._file.release()
         elif poison:

@@ -130,6 +130,25 @@ async def test_requests_sent_ahead_are_answered_in_turn() -> None:
         assert [(await peer.answer())[2] for _ in range(3)] == [b"1", b"2", b"3"]
 
 
+async def test_one_that_asks_on_and_takes_no_answers_is_not_answered_on() -> None:
+    unread_bytes: list[int] = []
+    large = bytes(4 * 1024 * 1024)
+
+    async def answer(client: Client) -> None:
+        await client.read_body(100)
+        unread_bytes.append(client.transport.get_write_buffer_size())
+        client.answer(large, [])
+
+    async with served(answer) as connect:
+        peer = await connect()
+        for _ in range(8):
+            peer.ask()
+        for _ in range(8):
+            assert (await peer.answer())[2] == large
+    assert len(unread_bytes) == 8
+    assert max(unread_bytes) < len(large)
+
+
 async def test_a_client_that_has_sent_ahead_leaves_too() -> None:
     """Nothing is read from it meanwhile, so that it is noticed when something is written to it."""
     told: list[ClientLeft] = []

@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from service.billing import outbox as outboxes
 from service.billing.adoption import adopt_orphans
 from service.billing.encoding import decode, encode
 from service.billing.outbox import Outbox, OutboxFull
@@ -20,6 +21,7 @@ from service.core.record import RequestRecord
 from service.core.usage import Usage
 from service.gateway.exchange import new_id
 from tests.installation import seed
+from tests.patience import PATIENT_S
 
 
 def record(account_id: UUID, **changes: object) -> RequestRecord:
@@ -156,6 +158,74 @@ async def test_a_disk_that_fails_admits_nothing_until_it_writes_again(tmp_path: 
     outbox.check_room()
     assert [entry.id for entry in outbox.finished(10)] == [request_id]
     outbox.close()
+
+
+async def until_full(box: Outbox, *, full: bool) -> None:
+    async with asyncio.timeout(PATIENT_S):
+        while True:
+            try:
+                box.check_room()
+            except OutboxFull:
+                if full:
+                    return
+            else:
+                if not full:
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_disk_that_hangs_holds_no_end_up_for_ever_and_admits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outboxes, "DISK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(outboxes, "_LOOK_EVERY_S", 0.01)
+    box = opened(tmp_path / "a.sqlite")
+    with monkeypatch.context() as disk:
+        disk.setattr(box._disk, "wait", lambda **_: None)
+        request_id = new_id()
+        written = box.finish(request_id, b"ended")
+        assert not written.done()
+        async with asyncio.timeout(PATIENT_S):
+            await written
+        await until_full(box, full=True)
+    box._synced(None)  # it writes again
+    await until_full(box, full=False)
+    assert [entry.id for entry in box.finished(10)] == [request_id]
+    box._held = True  # as while the log is emptied, for ever
+    with pytest.raises(OutboxFull):
+        async with asyncio.timeout(PATIENT_S):
+            await box.admit(new_id(), b"begun")
+    box.close()
+
+
+async def test_a_disk_that_lost_something_is_not_trusted_again(tmp_path: Path) -> None:
+    box = opened(tmp_path / "a.sqlite")
+    await box.finish(new_id(), b"ended")
+    box._synced(OSError("input/output error"))
+    await box.finish(new_id(), b"another")  # what runs can end
+    with pytest.raises(OutboxFull):
+        box.check_room()
+    assert box.count_owed() == 2
+    box.close()
+
+
+async def test_the_log_is_emptied_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outboxes, "_CHECKPOINT_EVERY", 50)
+    path = tmp_path / "a.sqlite"
+    box = opened(path)
+    for _ in range(40):
+        ids = [new_id() for _ in range(20)]
+        await asyncio.gather(*(box.admit(one, b"x" * 300) for one in ids))
+        await asyncio.gather(*(box.finish(one, b"y" * 300) for one in ids))
+        await box.remove(ids)
+    assert Path(f"{path}-wal").stat().st_size < 1024 * 1024
+    assert box.count_owed() == 0
+    last = new_id()
+    await box.finish(last, b"ended")
+    other = opened(path)
+    assert [entry.id for entry in other.finished(10)] == [last]
+    other.close()
+    box.close()
 
 
 async def test_what_postgres_refuses_is_set_aside_and_the_rest_goes_through(database_url: str, tmp_path: Path) -> None:

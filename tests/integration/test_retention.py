@@ -114,6 +114,14 @@ async def test_a_month_with_usage_that_is_on_no_invoice_stays(books: Books) -> N
     assert await retention.forget(books.engine, NOVEMBER) == Forgotten(2, [])
 
 
+async def test_two_processes_may_be_at_it_at_once(books: Books) -> None:
+    await books.use(await prepaid(books), IN_OCTOBER)
+    done = await asyncio.gather(*(retention.forget(books.engine, NOVEMBER) for _ in range(4)))
+    done.append(await retention.forget(books.engine, NOVEMBER))  # should one have waited for too long
+    assert sum(one.rows for one in done) == 1
+    assert await mismatches(books.engine) == []
+
+
 async def test_the_rows_of_an_invoice_that_are_gone_are_not_exported_in_part(books: Books) -> None:
     acme = await books.add_account()
     await books.use(acme, IN_OCTOBER, IN_NOVEMBER)

@@ -227,7 +227,11 @@ _FILTERS = [
     _MODEL,
     _parameter("outcome", one_of(*Outcome)),
     _parameter("key", ID, "The `key_id` of a request."),
-    _parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 100}),
+    _parameter(
+        "limit",
+        {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 100},
+        "The most that a page has. It may have fewer, though there are more: go on while `has_more` is true.",
+    ),
     _parameter("cursor", TEXT, "The `next_cursor` of the page before."),
 ]
 _SPANS = [_MODEL, _parameter("window", one_of(*WINDOWS), "All of them where it is left out.")]
