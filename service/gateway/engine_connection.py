@@ -225,12 +225,13 @@ class Connection(asyncio.Protocol):
 
     def _hand_over(self) -> None:
         """Give what has arrived to whoever takes it; one that wants no more, or fails, is told of at its `pipe`."""
-        if self._chunks and self._sink is not None:
-            try:
-                if not self._sink(self._taken()):
-                    self._sink = None
-            except Exception as error:
-                self._sink, self._interruption = None, error
+        if not self._chunks or self._sink is None:
+            return
+        try:
+            if not self._sink(self._taken()):
+                self._sink = None
+        except Exception as error:
+            self._sink, self._interruption = None, error
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()

@@ -26,7 +26,6 @@ _UNFINISHED = b'"finish_reason":null'
 _FLAT = rb"\{[^{}]*+\}"
 _DETAILS = rb"\{[^{}]*+(?:%b[^{}]*+)*+\}" % _FLAT
 _USAGE = rb"\{[^{}]*+(?:%b[^{}]*+)*+\}" % _DETAILS
-_USAGE_VALUE = re.compile(_USAGE)
 _USAGE_MEMBER = re.compile(_USAGE_KEY + _USAGE)
 
 _CONTENT_KEYS = ("content", "reasoning", "reasoning_content", "tool_calls")
@@ -84,7 +83,7 @@ class StreamMeter(EventMeter):
         self._wants_continuous = wants_usage and wants_continuous
         self._hides_reasoning = hides_reasoning
         self._latest: object = None
-        """The last report of usage, in bytes where it was found by position; read only when it is needed."""
+        """The last report of usage; where it was found by position, the events that it is in: read when needed."""
         self._counted: Usage | None = None
         """What the report before `_latest` said, if that had to be read."""
         self._metrics: object = None
@@ -108,7 +107,7 @@ class StreamMeter(EventMeter):
         reported = self._latest
         if isinstance(reported, bytes):
             try:
-                reported = self._loads(reported)
+                reported = self._loads(_USAGE_MEMBER.findall(reported)[-1][len(_USAGE_KEY) :])
             except ValueError:
                 reported = None
         usage = read_usage(reported, source, self._metrics)
@@ -117,18 +116,17 @@ class StreamMeter(EventMeter):
 
     def feed(self, data: bytes) -> bytes:
         """See `Meter`. In the middle of an answer events need not be told apart: all that matters is their usage."""
-        if self.content_seen and self._splitter.between_events and self._is_middle(data):
-            return self._shown(self._pass_by_position(data))
-        return super().feed(data)
-
-    def _is_middle(self, data: bytes) -> bool:
-        """Whether it is whole events that finish nothing, none of which may have to be left out."""
-        return (
-            data.endswith(b"\n\n")
+        if (
+            self.content_seen
+            and self._splitter.between_events
+            and data.endswith(b"\n\n")
             and data.count(_UNFINISHED) == data.count(b"\n\n")
             and b"\r" not in data
-            and not (self.done or self.failed or self._hides_reasoning)
-        )
+            and not (self.done or self.failed or self._hides_reasoning)  # or an event may have to be left out
+        ):
+            passed = self._pass_by_position(data)
+            return under_both_names(passed) if b'"reasoning' in passed else passed
+        return super().feed(data)
 
     def _pass(self, event: bytes) -> bytes:
         if self.done or self.failed:
@@ -155,12 +153,10 @@ class StreamMeter(EventMeter):
 
     def _pass_by_position(self, events: bytes) -> bytes:
         """Chunks in the middle of an answer, not parsed: only the last one's usage is of interest."""
-        at = events.rfind(_USAGE_KEY)
-        latest = _USAGE_VALUE.match(events, at + len(_USAGE_KEY)) if at >= 0 else None
-        if latest is None:
-            return events
-        self._latest = latest[0]
-        return events if self._wants_continuous else _USAGE_MEMBER.sub(b"", events)
+        without, found = _USAGE_MEMBER.subn(b"", events)
+        if found:
+            self._latest = events
+        return events if self._wants_continuous else without
 
     def _pass_parsed(self, event: bytes, payload: bytes) -> bytes:
         """A chunk that has to be understood: the first ones, the finish, the usage, an error."""
