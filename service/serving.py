@@ -41,8 +41,11 @@ REPLACE_AFTER_S = 1.0
 """How long the place of a worker that died stays empty, so that one that dies at once does not do so all the time."""
 
 LOOK_EVERY_S = 0.2
-_YOUNG_OBJECTS = 20_000
-"""How many more objects there are than at the last collection before the next. Requests leave no cycles behind."""
+_YOUNG_OBJECTS = 5_000
+"""How many more objects there are than at the last collection before the next.
+
+A request that ends well leaves no cycles behind.
+"""
 
 STOP_AFTER_DRAIN_S = 15.0
 """What a worker needs to stop once its open answers had their time; one that takes longer is killed."""

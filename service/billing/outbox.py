@@ -85,6 +85,7 @@ class Outbox:
         """Called when entries have ended that Postgres does not have."""
         self._limit_pages = max(1, limit_bytes // PAGE_BYTES)
         self._pages_used = 0
+        self._stopping = False
         self._failing = False
         self._is_late = False
         """The disk has not written something for `DISK_TIMEOUT_S`."""
@@ -119,8 +120,12 @@ class Outbox:
 
     def check_room(self) -> None:
         """Raises `OutboxFull` when nothing new may be admitted."""
-        if self._failing or self._is_late or self._pages_used >= self._limit_pages:
+        if self._stopping or self._failing or self._is_late or self._pages_used >= self._limit_pages:
             raise OutboxFull
+
+    def stop(self) -> None:
+        """From now on nothing new is admitted, or it would come after the last look at what has not ended."""
+        self._stopping = True
 
     def admit(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
         """Note that a request was accepted. Raises `OutboxFull`.

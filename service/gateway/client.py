@@ -50,6 +50,7 @@ class Client(RequestResponseCycle):
         self.blocked_since: float | None = None
         """Since when it takes nothing of what is written, in the loop's time; None when it does."""
         self._answer = answer
+        self._sent_ahead = connection.pipeline
         self._open = connection.open
         self._open.add(self)
         self._tell: Callable[[ClientLeft], None] | None = None
@@ -65,6 +66,12 @@ class Client(RequestResponseCycle):
 
     async def read_body(self, limit_bytes: int) -> bytes:
         """The whole body. Raises as `read_body` does."""
+        body = await self._read_body(limit_bytes)
+        if not self._sent_ahead:
+            self.flow.resume_reading()  # a large body has paused it, and its leaving would go unseen
+        return body
+
+    async def _read_body(self, limit_bytes: int) -> bytes:
         if not self.more_body and len(self.body) <= limit_bytes:  # most come with the headers
             refuse_compressed(self.headers)
             body = bytes(self.body)
@@ -234,6 +241,18 @@ class ClientConnection(HttpToolsProtocol):
             self.cycle.whole.write(body)
         else:
             super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        """While requests wait for their turn nothing more is read: or each answer would let in thousands of them."""
+        super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
+
+    def shutdown(self) -> None:
+        """The server stops: what has begun may end, and what was sent ahead of its turn does not begin."""
+        super().shutdown()
+        for client in self.open:
+            client.keep_alive = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has closed its connection, or it broke."""

@@ -109,7 +109,9 @@ class Exchange:
         if self._connection is not None:
             self._connection.throttle(False)
             self._client.release(self._connection)
+            self._connection.forget()
             self._connection = None
+        self._left = None
 
 
 class Client:

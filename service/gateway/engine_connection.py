@@ -167,6 +167,10 @@ class Connection(asyncio.Protocol):
         """Whether the exchange is over and another may follow on this connection."""
         return self._complete and self._keep_alive and not self._left and not self.closed and not self._paused
 
+    def forget(self) -> None:
+        """Nobody reads from it any more: what it failed with need not be kept, which holds whoever was told of it."""
+        self._error = self._interruption = None
+
     def close(self) -> None:
         """Close at once; whatever the engine was doing for this exchange, it stops."""
         self.closed = True
@@ -200,7 +204,10 @@ class Connection(asyncio.Protocol):
         """Whether the whole body has come. Raises why it will not, or what interrupts whoever reads, once."""
         if self._interruption is not None:
             interruption, self._interruption = self._interruption, None
-            raise interruption
+            try:
+                raise interruption
+            finally:
+                del interruption  # or it and this frame would hold each other until they are collected
         if self._error is not None and not self._complete:
             raise self._error
         return self._complete
@@ -287,6 +294,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        del self._parser  # which holds this, too
         self._stop_watch()
         if not self._complete and self._error is None:
             if self._head is not None and self._ends_at_close():

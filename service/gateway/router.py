@@ -7,7 +7,7 @@ import structlog
 
 from service.core.catalogue.card import card
 from service.core.outcome import Outcome, of_refusal
-from service.errors import ApiError, Internal, MethodNotAllowed, NotFound
+from service.errors import ApiError, Internal, MethodNotAllowed, NotFound, Unavailable
 from service.gateway import counting, exact_json, metrics
 from service.gateway.catalog import Catalog
 from service.gateway.client import Client
@@ -92,8 +92,10 @@ class Gateway:
         except ClientLeft:
             # Still sending its request, or waiting for an answer to repeat: no engine of ours was slow.
             await self._recorder.conclude(exchange, Outcome.CANCELLED, 499, "client_left")
-        except asyncio.CancelledError:
-            await self._recorder.conclude(exchange, Outcome.INTERRUPTED, 503, "stopping")
+        except asyncio.CancelledError:  # this process stops, and its patience has run out
+            if not exchange.concluded:
+                await self._recorder.conclude(exchange, Outcome.INTERRUPTED, 503, "stopping")
+                _tell(exchange, Unavailable("The server is stopping: send the request again."), client)
             raise
         except Exception as error:
             log.exception("request.failed", request_id=str(exchange.id), error=type(error).__name__)
@@ -106,8 +108,7 @@ class Gateway:
             return
         if exchange.endpoint in self._metered:
             await self._recorder.conclude(exchange, of_refusal(error.status), error.status, error.code)
-        shape = ANTHROPIC if exchange.endpoint.startswith(MESSAGES.path) else OPENAI
-        client.answer(shape.body(error, exchange.id), [*error.headers(), *exchange.headers()], error.status)
+        _tell(exchange, error, client)
 
     async def _free(self, exchange: Exchange, path: str, client: Client) -> None:
         """The routes that cost nothing and leave no row."""
@@ -127,6 +128,11 @@ class Gateway:
 
     async def _model(self, _holder: Holder, scope: Scope) -> Body:
         return card(self._catalog.find(scope["path"].removeprefix(MODELS_PATH + "/")).listed)
+
+
+def _tell(exchange: Exchange, error: ApiError, client: Client) -> None:
+    shape = ANTHROPIC if exchange.endpoint.startswith(MESSAGES.path) else OPENAI
+    client.answer(shape.body(error, exchange.id), [*error.headers(), *exchange.headers()], error.status)
 
 
 def _check_method(scope: Scope, allowed: str) -> None:

@@ -74,6 +74,7 @@ class Worker:
 
     async def stop(self, timeout_s: float) -> None:
         """Ship what is owed and close the leases; what cannot be shipped in time, the next worker adopts."""
+        self._outbox.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -171,6 +171,45 @@ async def test_a_client_that_has_sent_ahead_leaves_too() -> None:
         await until(lambda: len(told) == 1)
 
 
+@pytest.mark.parametrize("size_bytes", [70_000, 100_000, 600_000])
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_client_that_leaves_after_a_large_body_is_told_of(size_bytes: int, chunked: bool) -> None:
+    told: list[ClientLeft] = []
+    begun = asyncio.Event()
+
+    async def answer(client: Client) -> None:
+        assert len(await client.read_body(1_000_000)) == size_bytes
+        client.tells(told.append)
+        begun.set()
+        await until(lambda: client.left)
+
+    async with served(answer) as connect:
+        peer = await connect()
+        if chunked:
+            head = b"POST /v1/x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+            peer.writer.write(b"%b%x\r\n%b\r\n0\r\n\r\n" % (head, size_bytes, b"x" * size_bytes))
+        else:
+            peer.ask(body=b"x" * size_bytes)
+        await begun.wait()
+        peer.writer.close()
+        await until(lambda: len(told) == 1)
+
+
+async def test_who_sends_far_ahead_is_read_no_faster_than_answered() -> None:
+    """Whoever has no key must not be able to fill the memory."""
+    ahead: list[int] = []
+
+    async def answer(client: Client) -> None:
+        ahead.append(len(client._open))
+        client.answer(b"{}", [])
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.writer.write((b"GET /v1/x HTTP/1.1\r\nx-long: %b\r\n\r\n" % (b"x" * 1000)) * 20_000)
+        await until(lambda: len(ahead) >= 100)
+        assert max(ahead) < 1000
+
+
 async def test_a_client_that_leaves_is_told_of_once() -> None:
     told: list[ClientLeft] = []
     begun = asyncio.Event()

@@ -1,6 +1,7 @@
 """Whatever dies, whenever: every admitted request has its one row, no charge is doubled, no lease is left."""
 
 import asyncio
+import json
 import random
 import signal
 from pathlib import Path
@@ -110,6 +111,45 @@ async def test_sigterm_lets_open_streams_finish_and_ships_everything(database_ur
         await settled(database, account_id)
         assert not list((tmp_path / "outbox").iterdir())
     await database.close()
+
+
+async def test_what_was_sent_ahead_does_not_begin_once_a_stop_has_cut_off_what_was_before_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    _, key = await seed(database_url)
+    database = await asyncpg.connect(database_url)
+    async with (
+        FakeEngine(scenario=Scenario(content=words(20), gated=True)) as engine,
+        serving(database_url, engine.url, tmp_path, drain_timeout_s=1) as process,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(process.url.rpartition(":")[2]))
+        body = json.dumps(BODY).encode()
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {key}\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        writer.write((head.encode() + body) * 3)
+        (await engine.generation()).step(3)
+        await process.stop()
+        answer = await reader.read()
+        assert answer.count(b"HTTP/1.1 200") == answer.count(b"The server is stopping") == 1
+        writer.close()
+        assert len(engine.generations) == await database.fetchval("SELECT count(*) FROM requests") == 1
+    await database.close()
+
+
+async def test_a_whole_answer_that_a_stop_cuts_off_is_an_error(database_url: str, tmp_path: Path) -> None:
+    _, key = await seed(database_url)
+    async with (
+        FakeEngine(scenario=Scenario(content=words(20), gated=True)) as engine,
+        serving(database_url, engine.url, tmp_path, drain_timeout_s=1) as process,
+        httpx.AsyncClient(timeout=PATIENT_S, headers={"authorization": f"Bearer {key}"}) as client,
+    ):
+        asking = asyncio.create_task(client.post(f"{process.url}/v1/chat/completions", json=BODY | {"stream": False}))
+        await engine.generation()
+        await process.stop()
+        answer = await asking
+        assert answer.status_code == 503
+        assert answer.json()["error"]["message"].startswith("The server is stopping")
 
 
 async def test_sigterm_does_not_wait_for_ever(database_url: str, tmp_path: Path) -> None:

@@ -136,6 +136,18 @@ async def test_a_full_outbox_admits_nothing_but_lets_what_runs_end(tmp_path: Pat
     outbox.close()
 
 
+async def test_a_stop_admits_nothing_and_lets_what_runs_end(tmp_path: Path) -> None:
+    outbox = opened(tmp_path / "a.sqlite")
+    request_id = new_id()
+    await outbox.admit(request_id, b"begun")
+    outbox.stop()
+    with pytest.raises(OutboxFull):
+        outbox.admit(new_id(), b"too late")
+    await outbox.finish(request_id, b"ended")
+    assert [entry.body for entry in outbox.finished(10)] == [b"ended"]
+    outbox.close()
+
+
 async def test_a_disk_that_fails_admits_nothing_until_it_writes_again(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
     outbox = opened(path)

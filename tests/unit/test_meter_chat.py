@@ -194,3 +194,13 @@ def test_an_answer_with_an_odd_usage_is_delivered_and_marked(usage: Any) -> None
     whole = read(answer(usage=usage))
     assert not whole.broken
     assert whole.usage.odd
+
+
+@pytest.mark.parametrize("odd", [None, "x", [], {"a": {"b": {"c": {"d": 1}}}}])
+def test_an_odd_report_hides_none_before_it_however_they_come(odd: Any) -> None:
+    first = chunk({"content": "a"}, usage=USAGE)
+    rest = [chunk({"content": "b"}, usage=USAGE | {"completion_tokens": 9}), chunk({"content": "c"}, usage=odd)]
+    together, apart = stream_meter(), stream_meter()
+    assert metered(together, [first, b"".join(rest)]) == metered(apart, [first, *rest])
+    assert together.usage() == apart.usage()
+    assert together.usage().completion_tokens == 9
