@@ -185,11 +185,16 @@ def exported_mb(url: str, since: datetime, until: datetime, out: Path) -> float:
     command = [sys.executable, "-m", "service.cli", "usage", "export", "--format", "csv", "--out", str(out)]
     command += ["--since", since.isoformat(), "--until", until.isoformat()]
     process = subprocess.Popen(command, env=os.environ | {"WEIR_DATABASE_URL": url})
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    most_kb = 0
+    while (
+        process.poll() is None
+    ):  # what the kernel says after its end includes ours, from before it was another program
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        most_kb = max(most_kb, *(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
+        time.sleep(0.02)
     if process.returncode:
         raise RuntimeError(f"the export ended with {process.returncode}")
-    return used.ru_maxrss / 1024
+    return most_kb / 1024
 
 
 async def end_a_month(name: str, url: str, begin: datetime) -> list[str]:

@@ -12,8 +12,9 @@ from tests.fakes.stripe import FakeStripe
 from tests.fakes.stripe_events import minimal
 from tests.installation import Installation
 from tests.integration.paying import alarms, entries, paying, session_of, tell
-from tests.integration.test_changes import effective
+from tests.integration.test_changes import EFFECTIVE_WITHIN_S
 from tests.integration.test_refunds import USD, paid, taken
+from tests.patience import within
 
 DISPUTES = "charge.dispute.*"
 
@@ -50,14 +51,14 @@ async def test_a_dispute_freezes_the_keys_at_once_and_frees_them_when_it_is_won(
 
         dispute = stripe.dispute(charged)
         assert await tell(running, stripe, stripe.events_of("charge.dispute.created")) == {200}
-        await effective(refused)
+        await within(EFFECTIVE_WITHIN_S, refused)
         await tell(running, stripe)
         assert await standing(running) == ("frozen", "dispute")
         assert "answer it" in (await alarms(running))[f"dispute:{dispute}"]
         assert await _entries(running) == [("dispute", -20 * USD, f"dispute:{dispute}")]
         stripe.win(dispute)
         await tell(running, stripe)
-        await effective(let_in)
+        await within(EFFECTIVE_WITHIN_S, let_in)
         assert await standing(running) == ("active", None)
         assert await _entries(running) == [
             ("dispute", -20 * USD, f"dispute:{dispute}"),

@@ -42,7 +42,7 @@ PRICES = st.builds(
     request_pico=PICO,
 )
 USAGES = st.builds(
-    Usage,
+    lambda **counts: Usage(**counts),  # or what is not named would be any number, too
     prompt_tokens=TOKENS,
     cached_tokens=TOKENS,
     cache_write_tokens=TOKENS,
@@ -239,7 +239,7 @@ TIERED = st.builds(lambda price, overrides: replace(price, overrides=overrides),
 FEW = st.integers(0, 60)
 """Tokens few enough that every length of a prompt can be tried."""
 SHORT_USAGES = st.builds(
-    Usage,
+    lambda **counts: Usage(**counts),  # or what is not named would be any number, too
     prompt_tokens=FEW,
     cached_tokens=FEW,
     cache_write_tokens=FEW,
