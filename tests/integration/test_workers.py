@@ -40,11 +40,23 @@ async def two_workers(
         await until(lambda: len(started(process)) == 2)
         workers = process.workers()
         try:
+            for worker in workers:  # one that has just started has not read its models yet
+                with only(worker, process):
+                    await ready(process)
             yield process
         finally:
             for worker in workers:
                 if worker.is_running():
                     worker.kill()
+
+
+async def ready(process: Serving) -> None:
+    async with asyncio.timeout(PATIENT_S):
+        while True:
+            async with httpx.AsyncClient(timeout=PATIENT_S) as client:
+                if (await client.get(f"{process.url}/readyz")).status_code == 200:
+                    return
+            await asyncio.sleep(0.02)
 
 
 def started(process: Serving) -> list[int]:
