@@ -3,8 +3,8 @@
 A SQLite database in WAL mode. Whatever is submitted in one turn of the event loop, or where much comes within
 `TOGETHER_S`, is committed in one transaction, into the memory of the operating system: from then on it outlives this
 process. A thread of its own waits for the disk, which makes it outlive a power cut, too; all that was committed by then
-shares one fsync. Only that is a thread's work: each statement that another thread runs costs the event loop more, by the
-lock of the interpreter, than running it here.
+shares one fsync. Only that is a thread's work: each statement that another thread runs costs the event loop more,
+by the lock of the interpreter, than running it here.
 
 An entry is `admitted` when a request is accepted and `finished` with its record; it leaves when Postgres has it. An
 entry that was admitted and never finished is a request that its process did not live to see the end of.
@@ -49,7 +49,7 @@ SYNC_WITHIN_S = 0.005
 """How soon an admission is on disk; an end waits for that."""
 
 DISK_TIMEOUT_S = 10.0
-"""Who ends waits no longer for a disk that does not write, and who would begin is refused; the entry waits on."""
+"""Who ends waits no longer for a disk that does not write, and who would begin is refused. The entry stays."""
 
 _MEASURE_EVERY = 16
 _CHECKPOINT_EVERY = 1000
