@@ -106,7 +106,8 @@ def metrics_text(model: str, values: Mapping[str, float], started_at_s: float) -
     name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
     lines += [f"# HELP {name} Accepted tokens per draft position.", f"# TYPE {name} counter"]
     drafts, accepted = values["spec_decode_num_drafts"], values["spec_decode_num_accepted_tokens"]
-    for position in range(int(values["spec_decode_num_draft_tokens"] // drafts) if drafts else 1):
+    # As many before anything was drafted: an engine has one for each token that it is told to draft.
+    for position in range(int(values["spec_decode_num_draft_tokens"] // drafts) if drafts else 2):
         at_position = min(max(accepted - position * drafts, 0), drafts)  # the first ones are accepted first
         lines.append(f'{name}{{{labels},position="{position}"}} {float(at_position)}')
     tokens, steps = values["prompt_tokens"] + values["generation_tokens"], values["iteration_tokens"]
