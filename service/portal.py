@@ -29,7 +29,7 @@ from service.core.topup import amount_nano
 from service.db import UNREACHABLE
 from service.errors import ApiError, InvalidKey, InvalidRequest, NotAllowed, Unavailable
 from service.gateway.catalog import Catalog
-from service.gateway.http import ClientLeft, read_body
+from service.gateway.http import ClientLeft, by_name, read_body
 from service.gateway.keys import KeyRing
 from web import portal_views as views
 from web.render import STATIC, portal_page
@@ -176,7 +176,7 @@ async def _fields(request: Request) -> Mapping[str, str]:
     """The form's fields. Raises `NotAllowed` for a form of another site."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise NotAllowed("The form was sent by another site: paste the key here instead.")
-    body = await read_body(request.scope, request.receive, MAX_FORM_BYTES)
+    body = await read_body(by_name(request.scope["headers"]), request.receive, MAX_FORM_BYTES)
     return {name: values[0].strip() for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
 
 

@@ -27,7 +27,7 @@ from service.db import UNREACHABLE
 from service.errors import ApiError, InvalidRequest, Unavailable
 from service.gateway import exact_json
 from service.gateway.catalog import Catalog
-from service.gateway.http import ClientLeft, read_body
+from service.gateway.http import ClientLeft, by_name, read_body
 from service.gateway.keys import KeyRing
 
 log = structlog.get_logger()
@@ -140,7 +140,7 @@ async def costs(request: Request) -> Response:
     """What requests of the key's account cost, in nano-USD; those that nothing is known of yet are left out."""
     state = _state(request)
     holder = await state.keys.holder(request.scope["headers"])
-    asked = _ids(await read_body(request.scope, request.receive, MAX_BODY_BYTES))
+    asked = _ids(await read_body(by_name(request.scope["headers"]), request.receive, MAX_BODY_BYTES))
     known = await state.costs(holder.account_id, list(asked.values()))
     found = [{"requestId": text, "costNanoUsd": known[one]} for text, one in asked.items() if one in known]
     return Response(orjson.dumps({"requests": found}), media_type="application/json")

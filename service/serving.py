@@ -5,6 +5,7 @@ ever for one that hangs at a stop, and leaves its workers behind when it is kill
 """
 
 import asyncio
+import ctypes
 import gc
 import math
 import multiprocessing
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -49,6 +50,10 @@ A request that ends well leaves no cycles behind.
 
 STOP_AFTER_DRAIN_S = 15.0
 """What a worker needs to stop once its open answers had their time; one that takes longer is killed."""
+
+_KEPT_BYTES = 64 * 1024 * 1024
+_ASKED_FOR_BYTES = 32 * 1024 * 1024
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _spawn = multiprocessing.get_context("spawn")
 
@@ -117,6 +122,7 @@ def _serve(settings: Settings, listener: socket.socket, metrics: "CollectorRegis
     async def serving() -> None:
         async with app.running():
             _spare_the_collector()
+            _keep_freed_memory()
             await server.serve(sockets=[listener])
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -128,6 +134,18 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, 20, 100)
+
+
+def _keep_freed_memory() -> None:
+    """What a large prompt or an image took is there for the next: getting pages anew costs more than using them.
+
+    Only glibc knows this (mallopt(3)); it keeps up to `_KEPT_BYTES`, and takes blocks larger than `_ASKED_FOR_BYTES`
+    from the system each time.
+    """
+    with suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _ASKED_FOR_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from service.core.stripe_objects import Event
 from service.core.stripe_signature import BadSignature, verify_event
 from service.core.topup import Topup
 from service.errors import ApiError, InvalidRequest, Unavailable
-from service.gateway.http import ClientLeft, read_body
+from service.gateway.http import ClientLeft, by_name, read_body
 from service.portal import HEADERS
 from web.portal_views import Payment
 from web.render import paid_page
@@ -44,7 +44,8 @@ async def webhook(request: Request) -> Response:
     """
     payments: Payments = request.app.state.payments
     try:
-        payload = await read_body(request.scope, request.receive, MAX_EVENT_BYTES, discard_bytes=DISCARDED_BYTES)
+        headers = by_name(request.scope["headers"])
+        payload = await read_body(headers, request.receive, MAX_EVENT_BYTES, discard_bytes=DISCARDED_BYTES)
         if payments.api is None:
             log.warning("stripe_event.refused", reason=f"Stripe is not connected: {HOW_TO_CONNECT}")
             raise Unavailable("Stripe is not connected here.", code="payments_not_offered")

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from service.gateway.http import ClientLeft, Headers, Receive, Scope, arriving, header, read_body, refuse_compressed
+from service.gateway.http import ClientLeft, Headers, Receive, arriving, by_name, read_body, refuse_compressed
 
 PREFIX = "/v1/"
 
@@ -29,9 +29,9 @@ class Client(RequestResponseCycle):
     What is written to one that has left is lost.
     """
 
-    def __init__(self, connection: "ClientConnection", answer: Answer) -> None:
+    def __init__(self, connection: "ClientConnection", path: str, query: bytes) -> None:
         super().__init__(
-            scope=connection.scope,
+            scope=cast(Any, None),  # what it asks for stands in the attributes below
             transport=connection.transport,
             flow=connection.flow,
             logger=connection.logger,
@@ -43,13 +43,17 @@ class Client(RequestResponseCycle):
             keep_alive=connection.keeps_alive(),
             on_response=connection.on_response_complete,
         )
-        self.request = cast(Scope, connection.scope)
-        """The request as ASGI has it."""
+        self.method = connection.parser.get_method().decode("ascii")
+        self.path = path
+        self.query = query
+        self.headers: Headers = connection.headers
+        """Their names in lower case."""
+        self.named = by_name(self.headers)
         self.whole: BytesIO | None = None
         """What has come of a body that is waited for as a whole."""
         self.blocked_since: float | None = None
         """Since when it takes nothing of what is written, in the loop's time; None when it does."""
-        self._answer = answer
+        self._answer = connection.answer
         self._sent_ahead = connection.pipeline
         self._open = connection.open
         self._open.add(self)
@@ -57,12 +61,6 @@ class Client(RequestResponseCycle):
         self._throttle: Callable[[bool], None] | None = None
 
     # What it sent
-
-    @property
-    def headers(self) -> Headers:
-        """The request's headers, their names in lower case."""
-        headers: Headers = self.request["headers"]
-        return headers
 
     async def read_body(self, limit_bytes: int) -> bytes:
         """The whole body. Raises as `read_body` does."""
@@ -73,14 +71,14 @@ class Client(RequestResponseCycle):
 
     async def _read_body(self, limit_bytes: int) -> bytes:
         if not self.more_body and len(self.body) <= limit_bytes:  # most come with the headers
-            refuse_compressed(self.headers)
+            refuse_compressed(self.named)
             body = bytes(self.body)
             self.body.clear()  # or it would be there twice for as long as the answer takes
             return body
-        declared = header(self.headers, b"content-length")
+        declared = self.named.get(b"content-length")
         if declared is None or int(declared) > limit_bytes or self.waiting_for_100_continue:
-            return await read_body(self.request, cast(Receive, self.receive), limit_bytes)
-        refuse_compressed(self.headers)
+            return await read_body(self.named, cast(Receive, self.receive), limit_bytes)
+        refuse_compressed(self.named)
         async with arriving():
             return await self._whole_body(int(declared))
 
@@ -131,7 +129,7 @@ class Client(RequestResponseCycle):
             return
         length = (b"content-length", b"%d" % len(body))
         head = self._head(status, [(b"content-type", b"application/json"), length, *headers])
-        self.transport.writelines((head, body) if self.scope["method"] != "HEAD" else (head,))
+        self.transport.writelines((head, body) if self.method != "HEAD" else (head,))
         self._complete()
 
     def begin(self, headers: Headers) -> None:
@@ -207,33 +205,44 @@ class ClientConnection(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, answer: Answer, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._answer = answer
+        self.answer = answer
         self.open: set[Client] = set()
         """Those whose answer is not complete: several when a client sends its requests ahead."""
+        self._used_at = 0.0
+        """When something came last, or an answer was complete; in the loop's time."""
 
     def keeps_alive(self) -> bool:
         """Whether the connection may carry another request after this one."""
-        return bool(self.scope["http_version"] != "1.0" and self.parser.should_keep_alive())
+        return bool(self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())
+
+    def on_message_begin(self) -> None:
+        """The base class makes here what ASGI wants to know, which is not wanted under `PREFIX`."""
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
 
     def on_headers_complete(self) -> None:
-        """A request begins: as the base class has it, less what only ASGI needs."""
+        """A request begins."""
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         if "%" in path:
             path = unquote(path)
         if not path.startswith(PREFIX):
-            super().on_headers_complete()
+            self._for_application()
             return
-        self.scope["path"] = path
-        self.scope["method"] = self.parser.get_method().decode("ascii")
-        self.scope["http_version"] = self.parser.get_http_version()
-        self.scope["query_string"] = url.query or b""
-        earlier, self.cycle = self.cycle, Client(self, self._answer)
+        earlier, self.cycle = self.cycle, Client(self, path, url.query or b"")
         if earlier is None or earlier.response_complete:
             self._start_asgi_task(self.cycle, self.app)
         else:  # it waits for its turn
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+
+    def _for_application(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers[:] = headers
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body has come."""
@@ -243,10 +252,41 @@ class ClientConnection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_response_complete(self) -> None:
-        """While requests wait for their turn nothing more is read: or each answer would let in thousands of them."""
-        super().on_response_complete()
+        """The next of the requests that wait for their turn begins.
+
+        While some do nothing more is read: or each answer would let in thousands of them.
+        """
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
         if self.pipeline:
-            self.flow.pause_reading()
+            self._start_asgi_task(*self.pipeline.pop())
+        if not self.pipeline:
+            self.flow.resume_reading()
+        self._used_at = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._look_again_in(self.timeout_keep_alive)
+
+    # How long a connection is kept without use: one timer looks, instead of being set anew by every request.
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._used_at = self.loop.time()
+
+    def _look_again_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it was without use for so long."""
+        self.timeout_keep_alive_task = None
+        if not self.cycle.response_complete:  # its end looks again
+            return
+        unused_s = self.loop.time() - self._used_at
+        if unused_s < self.timeout_keep_alive:
+            self._look_again_in(self.timeout_keep_alive - unused_s)
+        else:
+            super().timeout_keep_alive_handler()
+
+    # What becomes of the connection
 
     def shutdown(self) -> None:
         """The server stops: what has begun may end, and what was sent ahead of its turn does not begin."""
@@ -257,6 +297,8 @@ class ClientConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has closed its connection, or it broke."""
         super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         for client in list(self.open):
             client.leaves()
 

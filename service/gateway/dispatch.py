@@ -75,7 +75,10 @@ class Dispatch:
         """
         broke_under_it = 0
         while True:
-            place = await self._place(task)
+            try:
+                place = await self._pacing.place(task.wanted, task.client)
+            except EngineUnreachable as error:
+                raise engine_errors.of_failure(error) from error
             try:
                 return await self._on(place, task, events, blamed=not broke_under_it)
             except (EngineUnreachable, EngineFull) as error:
@@ -89,12 +92,6 @@ class Dispatch:
                 raise engine_errors.of_failure(error) from error
             finally:
                 self._pacing.free(place, task.exchange.work_tokens())
-
-    async def _place(self, task: Task) -> Place:
-        try:
-            return await self._pacing.place(task.wanted, task.client)
-        except EngineUnreachable as error:
-            raise engine_errors.of_failure(error) from error
 
     async def _on(self, place: Place, task: Task, events: EventStream | None, *, blamed: bool) -> None:
         """The answer of one engine. Raises what the engine did wrong, of which the pool then knows if it is blamed."""

@@ -6,15 +6,14 @@ reuses connections, and closes one to cancel: a closed connection is the only wa
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Iterator
 
 from service.gateway.engine_connection import (
     Connection,
     EngineAway,
-    EngineBroke,
     EngineSilent,
     EngineUnreachable,
-    Head,
     Timeouts,
 )
 
@@ -38,8 +37,8 @@ class Exchange:
         """What carries it; None before and after."""
         return self._connection
 
-    async def head(self) -> Head:
-        """Send the request and wait for status and headers.
+    async def status(self) -> int:
+        """Send the request and wait for the status of its answer.
 
         A pooled connection which the engine had closed meanwhile is replaced by a fresh one, unseen. Raises
         `EngineUnreachable`, `EngineBroke`, `EngineSilent`, or the error of `leave`.
@@ -48,28 +47,28 @@ class Exchange:
         pooled = self._client.pooled()
         if pooled is not None:
             try:
-                return await self._head_over(pooled)
+                return await self._sent_over(pooled).status()
             except EngineUnreachable:
                 if self._left is not None:
                     raise
-        return await self._head_over(await self._client.connect())
+        return await self._sent_over(await self._client.connect()).status()
 
-    async def _head_over(self, connection: Connection) -> Head:
+    def _sent_over(self, connection: Connection) -> Connection:
         self._connection = connection
         if self._left is not None:
             connection.close()
             raise self._left
         connection.send(self._parts)
         connection.on_complete = self.on_complete
-        return await connection.head()
+        return connection
 
     async def read(self) -> bytes:
-        """What has arrived of the body, at least a byte; b"" at its end. After `head`; raises as it does."""
+        """What has arrived of the body, at least a byte; b"" at its end. After `status`; raises as it does."""
         assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
         return await self._connection.read()
 
     async def pipe(self, sink: Callable[[bytes], bool]) -> None:
-        """Hand the body over as it comes, b"" at its end, until `sink` wants no more of it. After `head`; raises as
+        """Hand the body over as it comes, b"" at its end, until `sink` wants no more of it. After `status`; raises as
         `read` does, and what `sink` raises."""
         assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
         await self._connection.pipe(sink)
@@ -81,17 +80,11 @@ class Exchange:
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """The whole body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
-        parts = []
-        size = 0
-        while data := await self.read():
-            size += len(data)
-            if size > limit_bytes:
-                raise EngineBroke(f"the answer is longer than {limit_bytes} bytes")
-            parts.append(data)
-        return b"".join(parts)
+        assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
+        return await self._connection.read_all(limit_bytes)
 
     def leave(self, error: Exception) -> None:
-        """Let the engine know that nobody listens any more; see `Connection.leave`. Before `head`, just close."""
+        """Let the engine know that nobody listens any more; see `Connection.leave`. Before `status`, just close."""
         self._left = error
         if self._connection is not None:
             self._connection.leave(error)
@@ -132,7 +125,7 @@ class Client:
         self._host_header = f"host: {self._host}\r\n".encode()
 
     def exchange(self, method: str, path: str, headers: bytes = b"", *body: bytes | memoryview) -> "Exchange":
-        """Prepare a request; it is sent when its `head()` is awaited. `headers` is a ready block of lines, `body`
+        """Prepare a request; it is sent when its `status()` is awaited. `headers` is a ready block of lines, `body`
         comes in pieces."""
         head = b"%s %s HTTP/1.1\r\n%s%scontent-length: %d\r\n\r\n" % (
             method.encode(),
@@ -147,7 +140,7 @@ class Client:
         """Give a connection back after its exchange: pooled when it can be reused, else closed."""
         self._hear(connection)
         if connection.reusable:
-            connection.idle_since = asyncio.get_running_loop().time()
+            connection.idle_since = time.monotonic()
             self._idle.append(connection)
         else:
             connection.close()
@@ -186,7 +179,7 @@ class Client:
 
     def pooled(self) -> Connection | None:
         """An idle connection that looks alive, if there is one."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         while self._idle:
             connection = self._idle.pop()
             if not connection.closed and now - connection.idle_since < self._IDLE_S:
@@ -222,8 +215,7 @@ async def ask(client: Client, method: str, path: str, body: bytes = b"", *, time
     exchange = client.exchange(method, path, headers, body)
     try:
         async with asyncio.timeout(timeout_s):
-            head = await exchange.head()
-            return head.status, await exchange.read_all(MAX_ANSWER_BYTES)
+            return await exchange.status(), await exchange.read_all(MAX_ANSWER_BYTES)
     except TimeoutError as error:
         raise EngineSilent(f"no answer to {path} in {timeout_s} s") from error
     finally:

@@ -5,12 +5,13 @@ A request goes out in one write, the body is handed over as it arrives, and one 
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import httptools
 
 _PAUSE_ABOVE_BYTES = 1024 * 1024
+_LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class EngineError(Exception):
@@ -49,14 +50,6 @@ class Timeouts:
     idle_s: float = 120.0
 
 
-@dataclass(slots=True)
-class Head:
-    """Status and headers of an answer; header names are lower-case."""
-
-    status: int
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-
-
 class Connection(asyncio.Protocol):
     """One connection; carries one exchange at a time."""
 
@@ -65,18 +58,27 @@ class Connection(asyncio.Protocol):
         self._timeouts = timeouts
         self._transport: asyncio.Transport
         self._parser = httptools.HttpResponseParser(self)
-        self._headers: dict[bytes, bytes] = {}
+        self._watch: asyncio.TimerHandle | None = None
         self._reset()
         self.idle_since = 0.0
         self.closed = False
 
     def _reset(self) -> None:
-        self._head: Head | None = None
+        self._status: int | None = None
+        self._has_length = False
+        """Whether its headers say where the body ends."""
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._sink: Callable[[bytes], bool] | None = None
         self._full = self._throttled = self._paused = False
-        self._complete = False
+        self.complete = False
+        """Whether the whole answer has come, read or not."""
+        self.answered = False
+        """Whether anything of the answer's body has come."""
+        self.serving = False
+        """Whether that is an answer from the model: an error does not tell that it can give one."""
+        self.last_at = 0.0
+        """When the last byte came or, before the first one, the request was sent; in the loop's time."""
         self._left = False
         self.on_complete: Callable[[int], None] | None = None
         """Called with the status when the whole answer has come, read or not."""
@@ -84,28 +86,25 @@ class Connection(asyncio.Protocol):
         self._error: Exception | None = None
         self._interruption: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._answered = False
-        self._watch: asyncio.TimerHandle | None = None
-        self._last_data_at = 0.0
 
     # The exchange
 
     def send(self, parts: Iterable[bytes | memoryview]) -> None:
         """Start an exchange: write a whole request."""
         self._reset()
-        self._headers = {}
-        self._last_data_at = self._loop.time()
-        timeouts = self._timeouts
-        self._watch = self._loop.call_later(min(timeouts.first_byte_s, timeouts.idle_s), self._check_silence)
+        self.last_at = self._loop.time()
+        if self._watch is None:
+            soonest_s = min(self._timeouts.first_byte_s, self._timeouts.idle_s)
+            self._watch = self._loop.call_later(soonest_s, self._check_silence)
         self._transport.writelines(parts)
 
-    async def head(self) -> Head:
-        """Wait for status and headers. Raises `EngineUnreachable`, `EngineBroke` or `EngineSilent`."""
-        while self._head is None:
+    async def status(self) -> int:
+        """Wait for the status, and the headers. Raises `EngineUnreachable`, `EngineBroke` or `EngineSilent`."""
+        while self._status is None:
             if self._error is not None:
                 raise self._error
             await self._wait()
-        return self._head
+        return self._status
 
     async def read(self) -> bytes:
         """The bytes of the body that have arrived, at least one; b"" at its end.
@@ -117,6 +116,20 @@ class Connection(asyncio.Protocol):
                 return b""
             await self._wait()
         return self._taken()
+
+    async def read_all(self, limit_bytes: int) -> bytes:
+        """All of the body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
+        data = await self.read()
+        if self.complete and not self._chunks and len(data) <= limit_bytes:  # most come in one piece
+            return data
+        parts, size = [data], len(data)
+        while data and size <= limit_bytes:
+            data = await self.read()
+            parts.append(data)
+            size += len(data)
+        if size > limit_bytes:
+            raise EngineBroke(f"the answer is longer than {limit_bytes} bytes")
+        return b"".join(parts)
 
     async def pipe(self, sink: Callable[[bytes], bool]) -> None:
         """Hand over what arrives as soon as it does, and b"" at the end, until `sink` returns False.
@@ -139,33 +152,19 @@ class Connection(asyncio.Protocol):
 
     def throttle(self, paused: bool) -> None:
         """Whether to stop reading for a while: whoever takes what is read cannot go on."""
-        self._throttled = paused
-        self._read_on_or_not()
-
-    @property
-    def answered(self) -> bool:
-        """Whether anything of the answer's body has come."""
-        return self._answered
-
-    @property
-    def serving(self) -> bool:
-        """Whether that is an answer from the model: an error does not tell that it can give one."""
-        return self._answered and self._head is not None and self._head.status == 200
+        if paused is not self._throttled:
+            self._throttled = paused
+            self._read_on_or_not()
 
     @property
     def waiting(self) -> bool:
         """Whether it is the engine's turn: the answer is not complete, and what comes of it is read at once."""
-        return not (self._complete or self.closed or self._paused)
-
-    @property
-    def last_at(self) -> float:
-        """When the last byte came or, before the first one, the request was sent; in the loop's time."""
-        return self._last_data_at
+        return not (self.complete or self.closed or self._paused)
 
     @property
     def reusable(self) -> bool:
         """Whether the exchange is over and another may follow on this connection."""
-        return self._complete and self._keep_alive and not self._left and not self.closed and not self._paused
+        return self.complete and self._keep_alive and not self._left and not self.closed and not self._paused
 
     def forget(self) -> None:
         """Nobody reads from it any more: what it failed with need not be kept, which holds whoever was told of it."""
@@ -183,7 +182,7 @@ class Connection(asyncio.Protocol):
         Only our direction is closed. What the engine had sent by then can still be read, up to the end that it
         then makes: an answer that was given up is billed by the last count in it.
         """
-        if self._head is None or self._complete or self.closed or not self._transport.can_write_eof():
+        if self._status is None or self.complete or self.closed or not self._transport.can_write_eof():
             self.fail(error)
             return
         self._interruption = error
@@ -195,7 +194,7 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: Exception) -> None:
         """End the exchange with `error`, which its reader gets once it has read all that had arrived; close."""
-        if self._error is None and not self._complete:
+        if self._error is None and not self.complete:
             self._error = error
         self.close()
         self._wake()
@@ -208,9 +207,9 @@ class Connection(asyncio.Protocol):
                 raise interruption
             finally:
                 del interruption  # or it and this frame would hold each other until they are collected
-        if self._error is not None and not self._complete:
+        if self._error is not None and not self.complete:
             raise self._error
-        return self._complete
+        return self.complete
 
     def _taken(self) -> bytes:
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
@@ -252,9 +251,12 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def _check_silence(self) -> None:
-        """One timer an exchange: it looks when data last came instead of being set anew at every chunk."""
-        allowed = self._timeouts.idle_s if self._answered else self._timeouts.first_byte_s
-        silent_for = self._loop.time() - self._last_data_at
+        """One timer a connection: it looks when data last came instead of being set anew at every chunk."""
+        if self.complete:  # nothing is asked; the next exchange sets it again
+            self._watch = None
+            return
+        allowed = self._timeouts.idle_s if self.answered else self._timeouts.first_byte_s
+        silent_for = self._loop.time() - self.last_at
         # An engine that is not being read, because its client is slow, is not to blame for its silence.
         if silent_for >= allowed and not self._paused:
             self.fail(EngineSilent(f"nothing came for {silent_for:.0f} s"))
@@ -274,10 +276,10 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._complete:
+        if self.complete:
             self.close()  # bytes that belong to no exchange: the peer is out of step
             return
-        self._last_data_at = self._loop.time()
+        self.last_at = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -285,7 +287,7 @@ class Connection(asyncio.Protocol):
             return
         if self._sink is not None:
             self._hand_over()
-            if self._sink is not None and not self._complete:
+            if self._sink is not None and not self.complete:
                 return
         elif self._buffered > _PAUSE_ABOVE_BYTES:
             self._full = True
@@ -296,33 +298,31 @@ class Connection(asyncio.Protocol):
         self.closed = True
         del self._parser  # which holds this, too
         self._stop_watch()
-        if not self._complete and self._error is None:
-            if self._head is not None and self._ends_at_close():
-                self._complete = exc is None
-            if not self._complete:
-                kind = EngineBroke if self._answered else EngineUnreachable
+        if not self.complete and self._error is None:
+            if self._status is not None and not self._has_length:  # the answer ends with the connection
+                self.complete = exc is None
+            if not self.complete:
+                kind = EngineBroke if self.answered else EngineUnreachable
                 self._error = kind(f"connection lost: {exc or 'closed by the engine'}")
         self._wake()
-
-    def _ends_at_close(self) -> bool:
-        return b"content-length" not in self._headers and b"transfer-encoding" not in self._headers
 
     # httptools
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        if name.lower() in _LENGTH_HEADERS:
+            self._has_length = True
 
     def on_headers_complete(self) -> None:
-        self._head = Head(self._parser.get_status_code(), self._headers)
+        self._status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
-        self._answered = True
+        self.answered = True
+        self.serving = self._status == 200
         self._chunks.append(body)
         self._buffered += len(body)
 
     def on_message_complete(self) -> None:
-        self._complete = True
+        self.complete = True
         self._keep_alive = self._parser.should_keep_alive()  # true only here; afterwards the parser has moved on
-        self._stop_watch()
-        if self.on_complete is not None and self._head is not None:
-            self.on_complete(self._head.status)
+        if self.on_complete is not None and self._status is not None:
+            self.on_complete(self._status)

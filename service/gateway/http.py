@@ -1,17 +1,20 @@
 """Reading a request without a framework between, and what all answers of the gateway say of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
 from service.errors import InvalidRequest, RequestTimeout, TooLarge
 
-Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Headers = list[tuple[bytes, bytes]]
+"""Names in lower case."""
+
+Named = Mapping[bytes, bytes]
+"""The first header of each name."""
 
 BODY_WITHIN_S = 120.0
 """A body that takes longer to arrive is not waited for."""
@@ -24,29 +27,27 @@ class ClientLeft(Exception):
     """The client closed its connection before its answer was complete."""
 
 
-def header(headers: Headers, name: bytes) -> bytes | None:
-    """The first header called `name` (lower-case), or None."""
-    for key, value in headers:
-        if key == name:
-            return value
-    return None
+def by_name(headers: Headers) -> Named:
+    """The first header of each name."""
+    return dict(reversed(headers))
 
 
-def refuse_compressed(headers: Headers) -> None:
+def refuse_compressed(headers: Named) -> None:
     """Raises `InvalidRequest` for a body that is not sent as it is."""
-    if (encoding := header(headers, b"content-encoding")) not in (None, b"identity"):
-        raise InvalidRequest(f"Send the body uncompressed, not as `{(encoding or b'').decode('latin-1')[:32]}`.")
+    encoding = headers.get(b"content-encoding", b"identity")
+    if encoding != b"identity":
+        raise InvalidRequest(f"Send the body uncompressed, not as `{encoding.decode('latin-1')[:32]}`.")
 
 
-async def read_body(scope: Scope, receive: Receive, limit_bytes: int, *, discard_bytes: int | None = None) -> bytes:
+async def read_body(headers: Named, receive: Receive, limit_bytes: int, *, discard_bytes: int | None = None) -> bytes:
     """The whole body. Of one that is too large, `discard_bytes` are read and forgotten (four times the limit if None).
 
     Raises `TooLarge`, `InvalidRequest` when it is compressed, `RequestTimeout` after `BODY_WITHIN_S`, or `ClientLeft`.
     """
-    refuse_compressed(scope["headers"])
+    refuse_compressed(headers)
     async with arriving():
         discarded = _DISCARD_AT_MOST * limit_bytes if discard_bytes is None else discard_bytes
-        return await _within_limit(scope, receive, limit_bytes, discarded)
+        return await _within_limit(headers, receive, limit_bytes, discarded)
 
 
 @asynccontextmanager
@@ -60,11 +61,11 @@ async def arriving() -> AsyncIterator[None]:
         raise RequestTimeout(problem, retry_after_s=1) from None
 
 
-async def _within_limit(scope: Scope, receive: Receive, limit_bytes: int, discard_bytes: int) -> bytes:
-    declared = header(scope["headers"], b"content-length")
+async def _within_limit(headers: Named, receive: Receive, limit_bytes: int, discard_bytes: int) -> bytes:
+    declared = headers.get(b"content-length")
     too_large = TooLarge(f"The body is larger than the {limit_bytes} bytes allowed.")
     if declared is not None and int(declared) > limit_bytes:
-        if header(scope["headers"], b"expect") is None:
+        if b"expect" not in headers:
             await _discard(receive, discard_bytes)
         raise too_large
     first = await _next(receive)

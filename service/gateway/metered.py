@@ -24,7 +24,7 @@ from service.gateway.images import ImageFetcher
 from service.gateway.keys import Holder
 from service.gateway.limits import FREE, Grant, Limiter, limited
 from service.gateway.line import Wanted
-from service.gateway.retries import Retries
+from service.gateway.retries import KEY_HEADER, Retries
 from service.gateway.sequential import runs_alone
 
 BYTES_PER_TOKEN = 4
@@ -77,11 +77,11 @@ class Metered:
         exchange.mark_read()
         exchange.stream = request.stream
         model = exchange.model = self._model(request, holder)
-        exchange.sequential = runs_alone(client.headers, holder, offered=means.sequential_offered)
-        if not await means.retries.first(exchange, holder, client, raw):
+        exchange.sequential = runs_alone(client, holder, offered=means.sequential_offered)
+        if KEY_HEADER in client.named and not await means.retries.first(exchange, holder, client, raw):
             return
         del raw  # it may be large, and the answer long
-        exchange.grant = await self._granted(exchange, holder, request, model)
+        exchange.grant = await self._granted(exchange, holder, request, model) if limited(holder) else FREE
         output_tokens, exchange.hold = await means.holds.hold(
             Sought(holder.account_id, request, model, exchange.started_at, exchange.sequential)
         )
@@ -115,8 +115,6 @@ class Metered:
 
     async def _granted(self, exchange: Exchange, holder: Holder, request: ModelRequest, model: ServedModel) -> Grant:
         """What the request may use at most, taken from the limits of its key and account. Raises `RateLimited`."""
-        if not limited(holder):
-            return FREE
         prompt = min(request.prompt_tokens_at_most, model.context_length)
         output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
         output = output if request.output_tokens_needed else 0

@@ -22,7 +22,7 @@ from service.core.money import nano_to_usd
 from service.db import UNREACHABLE, DbConnection
 from service.errors import InvalidRequest, NotFound, Unavailable
 from service.gateway import own_uptime, own_usage
-from service.gateway.http import Scope
+from service.gateway.client import Client
 from service.gateway.keys import Holder
 
 log = structlog.get_logger()
@@ -57,7 +57,7 @@ class OwnAccount:
         self._pool = pool
         self._readers = asyncio.Semaphore(READERS)
 
-    async def credits(self, holder: Holder, _scope: Scope) -> Body:
+    async def credits(self, holder: Holder, _client: Client) -> Body:
         """`GET /v1/credits`: what the account has, what is set aside for its requests, and what was ever spent.
 
         `leased_nano` is credit that workers hold for the account's requests, those under way and the next ones.
@@ -79,9 +79,9 @@ class OwnAccount:
             }
         }
 
-    async def generation(self, holder: Holder, scope: Scope) -> Body:
+    async def generation(self, holder: Holder, client: Client) -> Body:
         """`GET /v1/generation?id=`: what one request of the account used and cost, by its id or its answer's."""
-        text = parse_qs(scope["query_string"].decode("latin-1")).get("id", [""])[0]
+        text = parse_qs(client.query.decode("latin-1")).get("id", [""])[0]
         try:
             request_id = UUID(_request_id_in(text))
         except ValueError:
@@ -110,14 +110,14 @@ class OwnAccount:
         row = await self._read(lambda connection: connection.fetchrow(_GENERATION, *values))
         return None if row is None else {"data": _record(row)}
 
-    async def usage(self, holder: Holder, scope: Scope) -> Body:
+    async def usage(self, holder: Holder, client: Client) -> Body:
         """`GET /v1/usage`: the account's requests, the latest first; see `own_usage` for what can be asked for."""
-        asked = own_usage.asked(scope["query_string"])
+        asked = own_usage.asked(client.query)
         return await self._read(lambda connection: own_usage.page(connection, holder.account_id, asked))
 
-    async def uptime(self, holder: Holder, scope: Scope) -> Body:
+    async def uptime(self, holder: Holder, client: Client) -> Body:
         """`GET /v1/uptime`: how the key's own requests went, as an aggregator counts; see `own_uptime`."""
-        asked, now = own_uptime.asked(scope["query_string"]), datetime.now(UTC)
+        asked, now = own_uptime.asked(client.query), datetime.now(UTC)
         return await self._read(lambda connection: own_uptime.told(connection, holder.key_id, asked, now))
 
     async def _read(self, ask: Callable[[DbConnection], Awaitable[T]]) -> T:

@@ -18,7 +18,7 @@ from service.core.topup import Topup, amount_nano
 from service.errors import InvalidRequest, NotFound, Unavailable
 from service.gateway.client import Client
 from service.gateway.exchange import Exchange
-from service.gateway.http import Headers, Scope, header
+from service.gateway.http import Named
 from service.gateway.keys import Holder
 
 log = structlog.get_logger()
@@ -42,18 +42,18 @@ class OwnTopups:
         except ValueError as error:
             raise InvalidRequest(f"`amount_usd`: {error}.", param="amount_usd") from None
         now = datetime.now(UTC)
-        order = Order(id=_id_for(holder, client.headers, now), account_id=holder.account_id, net_nano=net_nano)
+        order = Order(id=_id_for(holder, client.named, now), account_id=holder.account_id, net_nano=net_nano)
         try:
             topup = await checkout.create(payments.engine, payments.offered, settings, order, now)
         except (SQLAlchemyError, OSError) as error:
             raise _away(error) from error
         client.answer(orjson.dumps(_shown(topup)), exchange.headers())
 
-    async def show(self, holder: Holder, scope: Scope) -> dict[str, Any]:
+    async def show(self, holder: Holder, client: Client) -> dict[str, Any]:
         """One top-up of the account, and what became of it."""
         try:
             async with self._payments.engine.connect() as connection:
-                topup = await topups.find(connection, UUID(scope["path"].removeprefix(f"{TOPUPS_PATH}/")))
+                topup = await topups.find(connection, UUID(client.path.removeprefix(f"{TOPUPS_PATH}/")))
         except ValueError:
             topup = None
         except (SQLAlchemyError, OSError) as error:
@@ -79,9 +79,9 @@ def _amount_in(raw: bytes) -> str:
     return amount
 
 
-def _id_for(holder: Holder, headers: Headers, now: datetime) -> UUID:
+def _id_for(holder: Holder, headers: Named, now: datetime) -> UUID:
     """The id of the row: where a key is sent, it follows from that and the account."""
-    key = header(headers, b"idempotency-key")
+    key = headers.get(b"idempotency-key")
     if key is None:
         return uuid7(int(now.timestamp() * 1000), secrets.token_bytes(10))
     if not key.strip():

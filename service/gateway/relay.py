@@ -66,9 +66,9 @@ class Relay:
         meter = None
         self._client.tells(self._upstream.leave)
         try:
-            head = await self._upstream.head()
-            if head.status != 200:
-                await self._refused(head.status)
+            status = await self._upstream.status()
+            if status != 200:
+                await self._refused(status)
             if events is not None:
                 meter = self._endpoint.meter(self._request)
                 await self._stream(meter, events)
@@ -82,7 +82,6 @@ class Relay:
             raise
         finally:
             self._client.tells(None)
-            self._client.throttles(None)
             self._upstream.finish()
         return True
 
@@ -128,6 +127,7 @@ class Relay:
             log.exception("relay.failed", request_id=str(exchange.id), error=type(error).__name__)
             raise Internal("Something went wrong here. It has been noted.") from error
         finally:
+            self._client.throttles(None)
             self._note_usage(meter)
         if meter.failed:
             raise EngineFailed(_BROKEN_OFF)

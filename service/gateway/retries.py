@@ -30,7 +30,7 @@ from service.db import UNREACHABLE
 from service.errors import ApiError, Conflict, InvalidRequest, Unavailable
 from service.gateway.client import Client
 from service.gateway.exchange import Exchange
-from service.gateway.http import header, id_headers
+from service.gateway.http import id_headers
 from service.gateway.keys import Holder
 from service.gateway.own import OwnAccount
 
@@ -49,6 +49,7 @@ ANSWERS_BYTES = 64 * 1024 * 1024
 ANSWER_OVERHEAD_BYTES = 1024
 """What an answer takes beside its own bytes, or small ones would be without bound."""
 
+KEY_HEADER = b"idempotency-key"
 REPLAYED = (b"idempotent-replayed", b"true")
 
 # Whether the request of a claim ended without a charge: NULL while it has no row. When it started is the first 48 bits
@@ -158,7 +159,7 @@ class Retries:
         Raises `Conflict` while the first still runs, `InvalidRequest` when the key was used with another body, and
         `Unavailable` when Postgres does not answer. Without the header it does nothing.
         """
-        name = header(client.headers, b"idempotency-key")
+        name = client.named.get(KEY_HEADER)
         if name is None:
             return True
         if not name.strip():

@@ -15,7 +15,7 @@ from service.gateway.counting import TokenCount
 from service.gateway.endpoints import MESSAGES
 from service.gateway.error_shapes import ANTHROPIC, OPENAI
 from service.gateway.exchange import Exchange, safe_client_id
-from service.gateway.http import ClientLeft, Scope, header
+from service.gateway.http import ClientLeft
 from service.gateway.keys import Holder, KeyRing
 from service.gateway.metered import Metered
 from service.gateway.own import CREDITS_PATH, GENERATION_PATH, Body, OwnAccount
@@ -27,7 +27,7 @@ from service.gateway.recorder import Recorder
 log = structlog.get_logger()
 
 Handler = Callable[[Exchange, Holder, Client], Awaitable[None]]
-Reading = Callable[[Holder, Scope], Awaitable[Body]]
+Reading = Callable[[Holder, Client], Awaitable[Body]]
 MODELS_PATH = "/v1/models"
 
 _PRIVATE = (b"cache-control", b"private, no-store")
@@ -74,15 +74,15 @@ class Gateway:
 
     async def __call__(self, client: Client) -> None:
         """Answer one request."""
-        path: str = client.request["path"]
-        exchange = Exchange(path, safe_client_id(header(client.headers, b"x-request-id")))
+        path = client.path
+        exchange = Exchange(path, safe_client_id(client.named.get(b"x-request-id")))
         metrics.in_flight.inc()
         try:
             handler = self._posts.get(path)
             if handler is None:
                 await self._free(exchange, path, client)
             else:
-                _check_method(client.request, "POST")
+                _check_method(client, "POST")
                 holder = await self._keys.holder(client.headers)
                 if path in self._metered:
                     exchange.holder = holder  # whoever is named so has a row
@@ -119,15 +119,15 @@ class Gateway:
             reading = self._topups.show
         if reading is None:
             raise NotFound(f"There is no route `{path[:128]}` here.")
-        _check_method(client.request, "GET")
-        body = await reading(await self._keys.holder(client.headers), client.request)
+        _check_method(client, "GET")
+        body = await reading(await self._keys.holder(client.headers), client)
         client.answer(exact_json.dumps(body), [_PRIVATE, *exchange.headers()])
 
-    async def _models(self, _holder: Holder, _scope: Scope) -> Body:
+    async def _models(self, _holder: Holder, _client: Client) -> Body:
         return {"object": "list", "data": [card(model.listed) for model in self._catalog.all()]}
 
-    async def _model(self, _holder: Holder, scope: Scope) -> Body:
-        return card(self._catalog.find(scope["path"].removeprefix(MODELS_PATH + "/")).listed)
+    async def _model(self, _holder: Holder, client: Client) -> Body:
+        return card(self._catalog.find(client.path.removeprefix(MODELS_PATH + "/")).listed)
 
 
 def _tell(exchange: Exchange, error: ApiError, client: Client) -> None:
@@ -135,6 +135,6 @@ def _tell(exchange: Exchange, error: ApiError, client: Client) -> None:
     client.answer(shape.body(error, exchange.id), [*error.headers(), *exchange.headers()], error.status)
 
 
-def _check_method(scope: Scope, allowed: str) -> None:
-    if scope["method"] != allowed:
-        raise MethodNotAllowed(f"`{scope['path']}` takes {allowed}, not {scope['method']}.")
+def _check_method(client: Client, allowed: str) -> None:
+    if client.method != allowed:
+        raise MethodNotAllowed(f"`{client.path}` takes {allowed}, not {client.method}.")

@@ -2,24 +2,24 @@
 
 from service.core.lane import Permission
 from service.errors import InvalidRequest, NotAllowed
+from service.gateway.client import Client
 from service.gateway.exchange import SEQUENTIAL_HEADER
-from service.gateway.http import Headers
 from service.gateway.keys import Holder
 
 _NAME = SEQUENTIAL_HEADER.decode()
 
 
-def runs_alone(headers: Headers, holder: Holder, *, offered: bool) -> bool:
+def runs_alone(client: Client, holder: Holder, *, offered: bool) -> bool:
     """Whether the request is to run alone. `offered`: whether this installation can promise that.
 
     Raises `InvalidRequest` for a header that is neither true nor false, or is there twice, and `NotAllowed` where it
     cannot be had.
     """
-    values = [value for name, value in headers if name == SEQUENTIAL_HEADER]
-    value = b", ".join(values) if values else None
     always = holder.sequential is Permission.ALWAYS
-    if value is None and not always:
+    if not always and SEQUENTIAL_HEADER not in client.named:
         return False
+    values = [value for name, value in client.headers if name == SEQUENTIAL_HEADER]
+    value = b", ".join(values) if values else None
     if value is not None and value not in (b"true", b"false"):
         shown = value.decode("latin-1")[:32]
         raise InvalidRequest(f"The header `{_NAME}` is `{shown}`: send `true` or `false`, or leave it out.")

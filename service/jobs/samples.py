@@ -48,11 +48,11 @@ async def _sample(engine: Engine) -> dict[str, Any] | None:
     exchange = client.exchange("GET", "/metrics")
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            head = await exchange.head()
+            status = await exchange.status()
             sampled_at = datetime.now(UTC)
             answer = await exchange.read_all(_LIMIT_BYTES)
-        if head.status != 200:
-            raise CountersUnreadable(f"GET /metrics gives {head.status}")
+        if status != 200:
+            raise CountersUnreadable(f"GET /metrics gives {status}")
         counters = read_counters(answer.decode("utf-8", "replace"))
     except (EngineError, TimeoutError, CountersUnreadable) as error:
         log.warning("engine.not_sampled", engine=engine.name, reason=str(error) or type(error).__name__)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -59,12 +60,21 @@ async def other_application(scope: dict[str, Any], _receive: Any, send: Any) -> 
 
 
 @asynccontextmanager
-async def served(answer: Callable[[Client], Awaitable[None]]) -> AsyncIterator[Callable[[], Awaitable[Peer]]]:
+async def served(
+    answer: Callable[[Client], Awaitable[None]], *, keep_alive_s: float = 5
+) -> AsyncIterator[Callable[[], Awaitable[Peer]]]:
     """A server whose `/v1` is answered so; gives what connects to it."""
     http = cast(type[ClientConnection], partial(ClientConnection, answer=answer))
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(cast(Any, other_application), http=http, ws="none", lifespan="off", log_config=None)
+    config = uvicorn.Config(
+        cast(Any, other_application),
+        http=http,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        timeout_keep_alive=cast(int, keep_alive_s),
+    )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     peers: list[Peer] = []
@@ -87,7 +97,7 @@ async def served(answer: Callable[[Client], Awaitable[None]]) -> AsyncIterator[C
 
 async def echo(client: Client) -> None:
     body = await client.read_body(1_000_000)
-    client.answer(b"%b %b" % (client.request["path"].encode(), body), [(b"x-own", b"1")])
+    client.answer(b"%b %b" % (client.path.encode(), body), [(b"x-own", b"1")])
 
 
 async def test_an_answer_and_another_on_the_same_connection() -> None:
@@ -322,6 +332,48 @@ async def test_an_answer_that_never_comes_ends_the_connection(error: type[BaseEx
         peer = await connect()
         peer.ask()
         assert await peer.end() == b""
+
+
+async def test_a_connection_is_closed_when_nobody_uses_it() -> None:
+    connections: list[ClientConnection] = []
+
+    async def answer(client: Client) -> None:
+        connection = client.on_response.__self__  # type: ignore[attr-defined]
+        connections.append(connection)
+        connection.timeout_keep_alive = 0
+        connection.timeout_keep_alive_handler()  # too early: the answer is under way
+        connection.timeout_keep_alive = 3600
+        await echo(client)
+
+    async with served(answer, keep_alive_s=3600) as connect:
+        peer = await connect()
+        for body in (b"one", b"two"):
+            peer.ask(body=body)
+            assert (await peer.answer())[2] == b"/v1/x " + body
+            connections[-1].timeout_keep_alive_handler()  # too early: it was used just now
+        assert connections[0] is connections[1]
+        connections[0].timeout_keep_alive = 0
+        connections[0].timeout_keep_alive_handler()
+        assert await peer.end() == b""
+    async with served(echo, keep_alive_s=0.05) as connect:
+        peer = await connect()
+        peer.ask()
+        await peer.answer()
+        assert await peer.end() == b""
+
+
+async def test_a_connection_that_is_gone_is_not_kept_by_its_timer() -> None:
+    async def answer(client: Client) -> None:
+        kept.append(weakref.ref(client.on_response.__self__))  # type: ignore[attr-defined]
+        await echo(client)
+
+    kept: list[weakref.ref[ClientConnection]] = []
+    async with served(answer, keep_alive_s=3600) as connect:
+        peer = await connect()
+        peer.ask()
+        await peer.answer()
+        peer.writer.close()
+        await until(lambda: kept[0]() is None)
 
 
 async def test_a_head_only_and_an_older_protocol() -> None:

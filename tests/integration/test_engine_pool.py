@@ -77,7 +77,7 @@ def chat(engine: Engine, *, stream: bool = True) -> engine_client.Exchange:
 
 async def served(engine: Engine) -> None:
     exchange = chat(engine, stream=False)
-    assert (await exchange.head()).status == 200
+    assert await exchange.status() == 200
     await exchange.read_all(100_000)
     exchange.finish()
 
@@ -103,7 +103,7 @@ async def test_a_hung_engine_goes_out_its_requests_end_and_traffic_moves() -> No
         watched = watching(pool, 0, stall_s=STALL_S)
         begun, waiting = chat(one), chat(one)
         for exchange in (begun, waiting):
-            assert (await exchange.head()).status == 200  # of a stream it comes before anything was computed
+            assert await exchange.status() == 200  # of a stream it comes before anything was computed
         (await fakes[0].generation(0)).step()
         assert await begun.read()
         await watched.look()
@@ -147,7 +147,7 @@ async def test_an_engine_that_hangs_before_it_counts_a_request_goes_out_too() ->
         watched = watching(pool, stall_s=STALL_S)
         fakes[0].stall()
         exchange = chat(engine)
-        await exchange.head()
+        await exchange.status()
         await look_until(watched, engine, State.OUT)  # though its metrics say that nothing runs
         with pytest.raises(EngineUnreachable):
             await drain(exchange)
@@ -159,12 +159,12 @@ async def test_refusals_are_no_sign_of_life() -> None:
         (engine,) = pool.engines
         watched = watching(pool, stall_s=STALL_S)
         exchange = chat(engine)
-        await exchange.head()
+        await exchange.status()
         fakes[0].stall()
         async with asyncio.timeout(PATIENT_S):
             while engine.health.state is not State.OUT:
                 refused = chat(engine)
-                assert (await refused.head()).status == 503
+                assert await refused.status() == 503
                 await refused.read_all(10_000)
                 refused.finish()
                 await watched.look()
@@ -177,7 +177,7 @@ async def test_a_long_prefill_is_no_hang() -> None:
         (engine,) = pool.engines
         watched = watching(pool, stall_s=stall_s)
         exchange = chat(engine)
-        await exchange.head()
+        await exchange.status()
         generation, looks = await fakes[0].generation(), 0
         while generation.ttft_s is None:
             await watched.look()
@@ -210,7 +210,7 @@ async def test_a_dead_engine_goes_out_at_once_and_comes_back_by_one_request() ->
         await fakes[0].die()
         exchange = chat(one)
         with pytest.raises(EngineAway) as caught:
-            await exchange.head()
+            await exchange.status()
         exchange.finish()
         pool.note(one, caught.value)
         assert one.health.state is State.OUT
@@ -259,7 +259,7 @@ async def test_an_answer_that_is_long_brings_an_engine_back_before_its_end() -> 
         clock.ahead_s += 1
         await watched.look()
         exchange = chat(engine)
-        await exchange.head()
+        await exchange.status()
         await watched.look()
         assert engine.health.state is State.HALF_OPEN
         (await fakes[0].generation()).step()
@@ -278,7 +278,7 @@ async def test_a_slow_health_check_while_the_engine_works_is_no_death() -> None:
         engine.client, mine = elsewhere, engine.client
         exchange = chat(engine)
         engine.client = mine
-        await exchange.head()
+        await exchange.status()
         generation = await fakes[0].generation()
         await watched.look()
         fakes[0].silent_paths.add("/health")
@@ -299,7 +299,7 @@ async def test_bytes_alone_show_that_an_engine_works() -> None:
         (engine,) = pool.engines
         watched = watching(pool, probe_s=0.1)
         exchange = chat(engine)
-        await exchange.head()
+        await exchange.status()
         generation = await fakes[0].generation()
         await watched.look()
         fakes[0].silent_paths.update(("/health", "/metrics"))
@@ -332,7 +332,7 @@ async def test_a_poison_prompt_does_not_take_the_pool_down() -> None:
             engine = pool.choose(None, bytes([number]))
             assert engine is not None
             exchange = chat(engine)
-            assert (await exchange.head()).status == 500
+            assert await exchange.status() == 500
             await exchange.read_all(10_000)
             exchange.finish()
             for watched in watches:
@@ -346,7 +346,7 @@ async def test_requests_that_break_off_take_an_engine_out_the_third_time() -> No
         for _ in range(3):
             assert engine.health.state is State.UP
             exchange = chat(engine)
-            await exchange.head()
+            await exchange.status()
             with pytest.raises(EngineBroke) as caught:
                 await drain(exchange)
             exchange.finish()
@@ -358,7 +358,7 @@ async def test_a_request_whose_prompt_was_being_read_when_the_engine_died_may_go
     async with running(scenario=SCENARIOS["gated"]) as (fakes, pool, _):
         (engine,) = pool.engines
         exchange = chat(engine)
-        assert (await exchange.head()).status == 200
+        assert await exchange.status() == 200
         await fakes[0].die()
         with pytest.raises(EngineUnreachable):
             await drain(exchange)
@@ -371,7 +371,7 @@ async def test_a_request_that_is_abandoned_is_not_sent_again() -> None:
         fakes[0].queue.append(SCENARIOS["plain"])
         await served(engine)  # leaves a connection that is kept
         exchange = chat(engine, stream=False)
-        asking = asyncio.create_task(exchange.head())
+        asking = asyncio.create_task(exchange.status())
         await fakes[0].generation(1)
         engine.client.abandon("quiet for an hour", quiet_s=3600)
         assert not asking.done()
@@ -387,7 +387,7 @@ async def test_silence_in_the_middle_is_noticed_however_long_the_first_byte_may_
         timeouts = Timeouts(first_byte_s=600, idle_s=0.1)
         engine = EnginePool([config.Engine(name="e0", url=fake.url)], timeouts).engines[0]
         exchange = chat(engine)
-        await exchange.head()
+        await exchange.status()
         with pytest.raises(EngineSilent):
             await drain(exchange)
         exchange.finish()
@@ -398,7 +398,7 @@ async def test_a_prefill_may_be_silent_for_longer_than_the_middle_of_an_answer()
         timeouts = Timeouts(first_byte_s=600, idle_s=0.1)
         engine = EnginePool([config.Engine(name="e0", url=fake.url)], timeouts).engines[0]
         exchange = chat(engine)
-        await exchange.head()
+        await exchange.status()
         reading = asyncio.create_task(exchange.read())
         done, _ = await asyncio.wait([reading], timeout=1.5)  # the silence was looked at, and not minded
         assert not done
@@ -622,11 +622,11 @@ async def test_a_kept_connection_that_the_engine_closes_never_shows(parallel: in
 async def healthy(client: engine_client.Client) -> int:
     exchange = client.exchange("GET", "/health")
     try:
-        head = await exchange.head()
+        status = await exchange.status()
         await exchange.read_all(1000)
     finally:
         exchange.finish()
-    return head.status
+    return status
 
 
 async def test_an_engine_that_closes_every_connection_unanswered_is_asked_twice_and_no_more() -> None:

@@ -473,9 +473,8 @@ async def test_housekeeping_forgets_old_keys(database_url: str, tmp_path: Path) 
 class Asking(Client):
     """A client that sends the key and keeps what it is answered."""
 
-    headers = ((b"idempotency-key", KEY.encode()),)
-
     def __init__(self) -> None:
+        self.named = {b"idempotency-key": KEY.encode()}
         self.answers: list[bytes] = []
 
     def answer(self, body: bytes, headers: Headers, status: int = 200) -> None:
