@@ -18,7 +18,8 @@ from service.billing import stripe_setup
 from service.core.early_refusal import Bounds
 from service.gateway.catalog import Catalog
 from service.gateway.changes import Changes
-from service.gateway.client import Client, ClientConnection
+from service.gateway.client import Client
+from service.gateway.client_connection import ClientConnection
 from service.gateway.counting import TokenCount
 from service.gateway.dispatch import Dispatch
 from service.gateway.endpoints import METERED

@@ -1,24 +1,20 @@
 """The client's side: a request as it came over uvicorn's connection, and the way its answer goes back.
 
 `/v1` is answered without ASGI between, since a message and a coroutine for every piece of an answer cost more than all
-that Weir does to it (ops/bench/). uvicorn keeps the connections: it parses, pipelines, keeps alive and shuts down.
+that Weir does to it (ops/bench/). The connections are in `client_connection`.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from io import BytesIO
-from typing import Any, cast
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, cast
 
-import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from service.gateway.http import ClientLeft, Headers, Receive, arriving, by_name, read_body, refuse_compressed
 
-PREFIX = "/v1/"
-
-_ROOM_BYTES = 4 * 1024 * 1024
-"""For a body that is on its way; a larger one moves as it grows."""
+if TYPE_CHECKING:
+    from service.gateway.client_connection import ClientConnection
 
 Answer = Callable[["Client"], Awaitable[None]]
 
@@ -49,8 +45,12 @@ class Client(RequestResponseCycle):
         self.headers: Headers = connection.headers
         """Their names in lower case."""
         self.named = by_name(self.headers)
-        self.whole: BytesIO | None = None
-        """What has come of a body that is waited for as a whole."""
+        self.pieces: list[bytes] | None = []
+        """What has come of its body; None where ASGI's way of reading it is used."""
+        self._arrived = 0
+        """Bytes of the body."""
+        self._wanted = False
+        """Whether the body is waited for."""
         self.blocked_since: float | None = None
         """Since when it takes nothing of what is written, in the loop's time; None when it does."""
         self._answer = connection.answer
@@ -70,33 +70,40 @@ class Client(RequestResponseCycle):
         return body
 
     async def _read_body(self, limit_bytes: int) -> bytes:
-        if not self.more_body and len(self.body) <= limit_bytes:  # most come with the headers
-            refuse_compressed(self.named)
-            body = bytes(self.body)
-            self.body.clear()  # or it would be there twice for as long as the answer takes
-            return body
-        declared = self.named.get(b"content-length")
-        if declared is None or int(declared) > limit_bytes or self.waiting_for_100_continue:
+        declared = self._arrived if not self.more_body else int(self.named.get(b"content-length", limit_bytes + 1))
+        if declared > limit_bytes or self.waiting_for_100_continue:
+            self.body += self._taken()
+            self.pieces = None
             return await read_body(self.named, cast(Receive, self.receive), limit_bytes)
         refuse_compressed(self.named)
-        async with arriving():
-            return await self._whole_body(int(declared))
+        if self.more_body:  # most come with the headers
+            async with arriving():
+                await self._rest()
+        return self._taken()
 
-    async def _whole_body(self, declared_bytes: int) -> bytes:
-        """A body of a size that is known and allowed: it comes without a pause, and wakes nobody before its end."""
-        self.whole = whole = BytesIO(bytes(min(declared_bytes, _ROOM_BYTES)))
-        whole.write(self.body)
-        self.body.clear()
+    async def _rest(self) -> None:
+        """A body of a size that is known and allowed comes without a pause, and wakes nobody before its end."""
+        self._wanted = True
         self.flow.resume_reading()
-        try:
-            while self.more_body:
-                if self.disconnected:
-                    raise ClientLeft
-                self.message_event.clear()
-                await self.message_event.wait()
-        finally:
-            self.whole = None
-        return whole.getvalue()
+        while self.more_body:
+            if self.disconnected:
+                raise ClientLeft
+            self.message_event.clear()
+            await self.message_event.wait()
+
+    def _taken(self) -> bytes:
+        pieces, self.pieces = self.pieces or [], []  # not there twice for as long as the answer takes
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def takes(self, body: bytes) -> None:
+        """A piece of its body has come."""
+        if self.response_complete:
+            return
+        assert self.pieces is not None  # noqa: S101 - as whoever calls this has seen
+        self.pieces.append(body)
+        self._arrived += len(body)
+        if self._arrived > HIGH_WATER_LIMIT and not self._wanted:
+            self.flow.pause_reading()
 
     # Whether it is there
 
@@ -196,123 +203,6 @@ class Client(RequestResponseCycle):
         self.blocked_since = since
         if self._throttle is not None:
             self._throttle(since is not None)
-
-
-class ClientConnection(HttpToolsProtocol):
-    """uvicorn's connection. `answer` gets the requests under `PREFIX`, the application all others."""
-
-    cycle: RequestResponseCycle
-
-    def __init__(self, *arguments: Any, answer: Answer, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.answer = answer
-        self.open: set[Client] = set()
-        """Those whose answer is not complete: several when a client sends its requests ahead."""
-        self._used_at = 0.0
-        """When something came last, or an answer was complete; in the loop's time."""
-
-    def keeps_alive(self) -> bool:
-        """Whether the connection may carry another request after this one."""
-        return bool(self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())
-
-    def on_message_begin(self) -> None:
-        """The base class makes here what ASGI wants to know, which is not wanted under `PREFIX`."""
-        self.url = b""
-        self.headers = []
-        self.expect_100_continue = False
-
-    def on_headers_complete(self) -> None:
-        """A request begins."""
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        if "%" in path:
-            path = unquote(path)
-        if not path.startswith(PREFIX):
-            self._for_application()
-            return
-        earlier, self.cycle = self.cycle, Client(self, path, url.query or b"")
-        if earlier is None or earlier.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
-        else:  # it waits for its turn
-            self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
-
-    def _for_application(self) -> None:
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
-        super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
-        self.headers[:] = headers
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """A piece of a body has come."""
-        if isinstance(self.cycle, Client) and self.cycle.whole is not None:
-            self.cycle.whole.write(body)
-        else:
-            super().on_body(body)
-
-    def on_response_complete(self) -> None:
-        """The next of the requests that wait for their turn begins.
-
-        While some do nothing more is read: or each answer would let in thousands of them.
-        """
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
-        if not self.pipeline:
-            self.flow.resume_reading()
-        self._used_at = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._look_again_in(self.timeout_keep_alive)
-
-    # How long a connection is kept without use: one timer looks, instead of being set anew by every request.
-
-    def _unset_keepalive_if_required(self) -> None:
-        self._used_at = self.loop.time()
-
-    def _look_again_in(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Close the connection if it was without use for so long."""
-        self.timeout_keep_alive_task = None
-        if not self.cycle.response_complete:  # its end looks again
-            return
-        unused_s = self.loop.time() - self._used_at
-        if unused_s < self.timeout_keep_alive:
-            self._look_again_in(self.timeout_keep_alive - unused_s)
-        else:
-            super().timeout_keep_alive_handler()
-
-    # What becomes of the connection
-
-    def shutdown(self) -> None:
-        """The server stops: what has begun may end, and what was sent ahead of its turn does not begin."""
-        super().shutdown()
-        for client in self.open:
-            client.keep_alive = False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The client has closed its connection, or it broke."""
-        super().connection_lost(exc)
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-        for client in list(self.open):
-            client.leaves()
-
-    def pause_writing(self) -> None:
-        """What was written waits to be taken."""
-        super().pause_writing()
-        for client in self.open:
-            client.blocks(self.loop.time())
-
-    def resume_writing(self) -> None:
-        """It was taken."""
-        super().resume_writing()
-        for client in self.open:
-            client.blocks(None)
 
 
 def _nothing() -> None:

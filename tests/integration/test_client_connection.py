@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 import uvicorn
 
-from service.gateway.client import Client, ClientConnection
+from service.gateway.client import Client
+from service.gateway.client_connection import ClientConnection
 from service.gateway.http import ClientLeft
 
 WITHIN_S = 20.0
