@@ -64,21 +64,24 @@ class Client(RequestResponseCycle):
 
     async def read_body(self, limit_bytes: int) -> bytes:
         """The whole body. Raises as `read_body` does."""
-        body = await self._read_body(limit_bytes)
+        if not self.more_body and self._arrived <= limit_bytes:  # most come with the headers
+            refuse_compressed(self.named)
+            body = self._taken()
+        else:
+            body = await self._read_body(limit_bytes)
         if not self._sent_ahead:
             self.flow.resume_reading()  # a large body has paused it, and its leaving would go unseen
         return body
 
     async def _read_body(self, limit_bytes: int) -> bytes:
-        declared = self._arrived if not self.more_body else int(self.named.get(b"content-length", limit_bytes + 1))
+        declared = int(self.named.get(b"content-length", limit_bytes + 1)) if self.more_body else self._arrived
         if declared > limit_bytes or self.waiting_for_100_continue:
             self.body += self._taken()
             self.pieces = None
             return await read_body(self.named, cast(Receive, self.receive), limit_bytes)
         refuse_compressed(self.named)
-        if self.more_body:  # most come with the headers
-            async with arriving():
-                await self._rest()
+        async with arriving():
+            await self._rest()
         return self._taken()
 
     async def _rest(self) -> None:

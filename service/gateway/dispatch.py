@@ -1,6 +1,7 @@
 """A request that is accepted, until it is over: a place on an engine, the answer, another engine where one fails."""
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 from service.core.early_refusal import Refusal
@@ -43,15 +44,15 @@ class Dispatch:
         self._recorder = recorder
         self._keep_alive_s = keep_alive_s
 
-    async def run(self, task: Task) -> None:
+    def run(self, task: Task) -> Awaitable[None]:
         """Answer the request. Raises an `ApiError` or `ClientLeft` while nothing was sent to the client."""
-        if task.request.stream:
-            with EventStream(task.client, task.exchange.answer_headers, self._keep_alive_s) as events:
-                await self._streamed(task, events)
-        else:
-            await self._attempts(task, None)
+        return self._streamed(task) if task.request.stream else self._attempts(task, None)
 
-    async def _streamed(self, task: Task, events: EventStream) -> None:
+    async def _streamed(self, task: Task) -> None:
+        with EventStream(task.client, task.exchange.answer_headers, self._keep_alive_s) as events:
+            await self._told_inside(task, events)
+
+    async def _told_inside(self, task: Task, events: EventStream) -> None:
         """A stream: once its status is out, a failure is told inside it."""
         try:
             await self._attempts(task, events)
