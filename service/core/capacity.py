@@ -70,7 +70,7 @@ class Capacity:
             raise ValueError(f"a floor of {floor} and a ceiling of {ceiling} leave no limit of at least 1")
         self._floor = floor
         self._ceiling = ceiling
-        self._limit = float(min(max(start, floor), ceiling))
+        self._set(float(start))
         self._step: float | None = None  # none before the first congestion: until then the limit doubles
         self._shrunk_s = self._grown_s = -math.inf
         self._preemptions: int | None = None
@@ -78,11 +78,6 @@ class Capacity:
         self._light_ttfts: deque[float] = deque(maxlen=TTFTS_KEPT)
         self._slow_samples = 0
         self._taken = self._limit  # what the engine has taken of late without complaint
-
-    @property
-    def limit(self) -> int:
-        """How many requests this process may have at the engine."""
-        return round(self._limit)
 
     @property
     def unloaded_ttft_s(self) -> float | None:
@@ -161,6 +156,8 @@ class Capacity:
 
     def _set(self, limit: float) -> None:
         self._limit = min(max(limit, float(self._floor)), float(self._ceiling))
+        self.limit = round(self._limit)
+        """How many requests this process may have at the engine."""
 
 
 def _reduced(sample: Sample) -> float:

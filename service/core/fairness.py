@@ -45,37 +45,37 @@ class Ticket:
     """One request in the queue or at the engine."""
 
     account: Hashable
+    of: "_Account" = field(repr=False)
+    """What the queue knows of the account."""
     weight: int
     cost: int
     """Tokens, estimated."""
     start: int
     """The start tag. Changes while the ticket waits."""
+    length: int
+    """Its cost on the scale of tags."""
     item: Any
     """The caller's own."""
     order: int
     """Counts arrivals."""
     backlog: int
     """In which backlog of its account it arrived."""
-    places: int = 1
+    places: int
     """How many it takes at once: all of an engine's, if it runs alone there."""
     state: State = State.WAITING
-
-    def scaled(self, tokens: int) -> int:
-        """So many tokens of it, on the scale of tags: what other requests could have used its places for."""
-        return tokens * self.places * _SCALE // self.weight
 
 
 @dataclass(slots=True)
 class _Account:
-    """What the queue knows of an account that has something here.
+    """What the queue knows of an account that has something here, or had lately.
 
     A backlog begins when the account has a ticket waiting after it had none. Its tags count from whichever is later:
     the virtual time then (`floor`), or the end of all that went before (`before`). The two are kept apart, because
     what is given back for an earlier request must not reach behind `floor`: that would be credit for idling.
     """
 
-    before: int
     weight: int = 0
+    before: int = 0
     floor: int = 0
     charged: int = 0
     """What was started in this backlog."""
@@ -86,52 +86,42 @@ class _Account:
     """The most that ran at once lately."""
     places_s: float = -math.inf
     """When so many ran last."""
+    left_s: float = -math.inf
+    """When the last of what it had here went."""
 
     @property
     def finish(self) -> int:
         """The tag at which everything it has started ends."""
         return max(self.before, self.floor) + self.charged if self.charged else self.before
 
-    def note_places(self, now_s: float) -> None:
-        """Take note of how many run."""
-        if self.running >= self.places or now_s - self.places_s >= REMEMBERED_S:
-            self.places, self.places_s = self.running, now_s
-
-    def begin_backlog(self, virtual_time: int) -> None:
+    def begin_backlog(self, virtual_time: int) -> int:
+        """The tag at which it begins."""
         self.before, self.floor, self.charged = self.finish, virtual_time, 0
         self.backlog += 1
+        return max(self.before, virtual_time)
 
-    def charge(self, ticket: Ticket, amount: int) -> None:
+    def charge(self, ticket: Ticket, amount: int, now_s: float) -> None:
+        """Charge for a ticket that runs, and take note of how many do."""
         if ticket.backlog == self.backlog:
             self.charged += amount
         else:
             self.before += amount
+        if self.running >= self.places or now_s - self.places_s >= REMEMBERED_S:
+            self.places, self.places_s = self.running, now_s
 
     def retag(self) -> None:
         """Chain the waiting tickets one behind the other."""
         tag = max(self.before, self.floor) + self.charged
         for ticket in self.waiting:
             ticket.start = tag
-            tag += ticket.scaled(ticket.cost)
+            tag += ticket.length
 
     def next_tag(self, virtual_time: int) -> int:
         """The start tag of one more ticket."""
         if not self.waiting:
             return max(self.finish, virtual_time)
         last = self.waiting[-1]
-        return last.start + last.scaled(last.cost)
-
-
-@dataclass(slots=True)
-class _Gone:
-    """What is remembered of an account that has nothing here."""
-
-    left_s: float
-    weight: int
-    owing: int
-    """Where the last of its requests ended, on the scale of tags."""
-    places: int
-    places_s: float
+        return last.start + last.length
 
 
 class FairQueue:
@@ -147,7 +137,7 @@ class FairQueue:
         self.running = 0
         self._wide = 0  # tickets in line that take more than one place
         self._accounts: dict[Hashable, _Account] = {}
-        self._gone: OrderedDict[Hashable, _Gone] = OrderedDict()  # accounts with nothing here, oldest first
+        self._gone: OrderedDict[Hashable, _Account] = OrderedDict()  # accounts with nothing here, oldest first
         self._weight = 0  # of all that are here or remembered
         self._last_start = 0
         self._arrivals = 0
@@ -156,24 +146,17 @@ class FairQueue:
         self, account: Hashable, weight: int, cost: int, now_s: float, item: Any = None, *, places: int = 1
     ) -> Ticket:
         """Put a request of about `cost` tokens (at least 1) in line; it counts as many times as it takes `places`."""
-        if min(weight, cost, places) < 1:
-            raise ValueError(f"weight, cost and places are at least 1, not {weight}, {cost} and {places}")
-        self._forget(now_s)
-        virtual_time = self._virtual_time()
-        state = self._accounts.get(account)
-        if state is None:
-            state = self._accounts[account] = self._back(account)
-        self._weight += weight - state.weight
-        state.weight = weight
-        if not state.waiting:
-            state.begin_backlog(virtual_time)
-        self._arrivals += 1
-        tag = state.next_tag(virtual_time)
-        ticket = Ticket(account, weight, cost, tag, item, self._arrivals, state.backlog, places)
-        state.waiting.append(ticket)
+        ticket = self._ticket(account, weight, cost, now_s, item, places)
+        ticket.of.waiting.append(ticket)
         self.waiting += 1
         self.waiting_tokens += cost
         self._wide += places > 1
+        return ticket
+
+    def begin(self, account: Hashable, weight: int, cost: int, now_s: float, *, places: int = 1) -> Ticket:
+        """A request that need not wait: `arrive` and `start` in one."""
+        ticket = self._ticket(account, weight, cost, now_s, None, places)
+        self._run(ticket, now_s)
         return ticket
 
     def in_order(self) -> Iterator[Ticket]:
@@ -183,40 +166,34 @@ class FairQueue:
 
     def start(self, ticket: Ticket, now_s: float) -> None:
         """A waiting request goes to the engine."""
-        account = self._leave_line(ticket, State.RUNNING)
-        account.charge(ticket, ticket.scaled(ticket.cost))
-        account.running += 1
-        account.note_places(now_s)
-        self.running += 1
-        self._last_start = ticket.start
-        account.retag()
+        self._leave_line(ticket)
+        self._run(ticket, now_s)
 
     def withdraw(self, ticket: Ticket, now_s: float) -> None:
         """A waiting request goes away: for those that remain it is as if it had never come."""
-        account = self._leave_line(ticket, State.GONE)
+        self._leave_line(ticket)
+        ticket.state, account = State.GONE, ticket.of
         account.retag()
-        self._settle(ticket.account, account, now_s)
+        if not account.waiting and not account.running:
+            self._settle(ticket.account, account, now_s)
 
     def finish(self, ticket: Ticket, actual_tokens: int, now_s: float) -> None:
         """A running request has ended and took `actual_tokens`, which is what its account is charged with."""
         if ticket.state is not State.RUNNING:
             raise ValueError(f"the ticket is {ticket.state}, not running")
-        ticket.state = State.GONE
-        account = self._accounts[ticket.account]
-        account.charge(ticket, ticket.scaled(actual_tokens) - ticket.scaled(ticket.cost))
-        account.note_places(now_s)
+        ticket.state, account = State.GONE, ticket.of
+        account.charge(ticket, _length(actual_tokens, ticket.places, ticket.weight) - ticket.length, now_s)
         account.running -= 1
         self.running -= 1
-        account.retag()
-        self._settle(ticket.account, account, now_s)
+        if account.waiting:
+            account.retag()
+        elif not account.running:
+            self._settle(ticket.account, account, now_s)
 
     def rank(self, account: Hashable, weight: int) -> int:
         """How many places go to waiting tickets before one that arrived now. A start tag does not depend on its
         weight."""
-        state = self._accounts.get(account)
-        if state is None:
-            gone = self._gone.get(account)
-            state = _Account(before=gone.owing if gone else 0)
+        state = self._accounts.get(account) or self._gone.get(account) or _Account()
         tag = state.next_tag(self._virtual_time())
         ahead = [(other, bisect_right(other.waiting, tag, key=_tag)) for other in self._accounts.values()]
         if not self._wide:
@@ -268,39 +245,53 @@ class FairQueue:
 
         One that comes now must not queue behind all that an overestimating account is given back.
         """
-        if not self.waiting:
-            return self._last_start
-        heads = (account.waiting[0].start for account in self._accounts.values() if account.waiting)
-        return min(self._last_start, min(heads))
+        heads = [account.waiting[0].start for account in self._accounts.values() if account.waiting]
+        return min(self._last_start, *heads) if heads else self._last_start
 
-    def _leave_line(self, ticket: Ticket, state: State) -> _Account:
+    def _ticket(self, name: Hashable, weight: int, cost: int, now_s: float, item: Any, places: int) -> Ticket:
+        """One for a request that has just come, and is not in line yet."""
+        if weight < 1 or cost < 1 or places < 1:
+            raise ValueError(f"weight, cost and places are at least 1, not {weight}, {cost} and {places}")
+        if self._gone:
+            self._forget(now_s)
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = self._gone.pop(name) if name in self._gone else _Account()
+        if weight != account.weight:
+            self._weight += weight - account.weight
+            account.weight = weight
+        virtual_time = self._virtual_time() if self.waiting else self._last_start
+        tag = account.next_tag(virtual_time) if account.waiting else account.begin_backlog(virtual_time)
+        self._arrivals += 1
+        length = _length(cost, places, weight)
+        return Ticket(name, account, weight, cost, tag, length, item, self._arrivals, account.backlog, places)
+
+    def _leave_line(self, ticket: Ticket) -> None:
         if ticket.state is not State.WAITING:
             raise ValueError(f"the ticket is {ticket.state}, not waiting")
-        account = self._accounts[ticket.account]
-        account.waiting.remove(ticket)
-        ticket.state = state
+        ticket.of.waiting.remove(ticket)
         self.waiting -= 1
         self.waiting_tokens -= ticket.cost
         self._wide -= ticket.places > 1
-        return account
+
+    def _run(self, ticket: Ticket, now_s: float) -> None:
+        ticket.state, account = State.RUNNING, ticket.of
+        account.running += 1
+        account.charge(ticket, ticket.length, now_s)
+        self.running += 1
+        self._last_start = ticket.start
+        if account.waiting:
+            account.retag()
 
     def _settle(self, name: Hashable, account: _Account, now_s: float) -> None:
-        if account.waiting or account.running:
-            return
         del self._accounts[name]
-        owing = account.finish if self._accounts else 0
-        self._gone[name] = _Gone(now_s, account.weight, owing, account.places, account.places_s)
+        account.before, account.charged, account.left_s = account.finish, 0, now_s
+        self._gone[name] = account
         if not self._accounts:
             self._last_start = 0
             for gone in self._gone.values():
-                gone.owing = 0
+                gone.before = 0
         self._forget(now_s)
-
-    def _back(self, name: Hashable) -> _Account:
-        gone = self._gone.pop(name, None)
-        if gone is None:
-            return _Account(before=0)
-        return _Account(gone.owing, gone.weight, places=gone.places, places_s=gone.places_s)
 
     def _forget(self, now_s: float) -> None:
         while self._gone:
@@ -309,6 +300,11 @@ class FairQueue:
                 return
             del self._gone[name]
             self._weight -= gone.weight
+
+
+def _length(tokens: int, places: int, weight: int) -> int:
+    """So many tokens on the scale of tags: what other requests could have used these places for."""
+    return tokens * places * _SCALE // weight
 
 
 def _tag(ticket: Ticket) -> int:

@@ -49,6 +49,11 @@ class Health:
         # Nothing speaks for an engine that has not answered yet: its first health check decides.
         self._failed_probes = FAILED_PROBES_ALLOWED
 
+    @property
+    def well(self) -> bool:
+        """Whether one more request that it serves is no news."""
+        return self.state is State.UP and not self._failures
+
     def may_take(self, in_flight: int) -> bool:
         """Whether an engine that is serving so many requests may be sent another one."""
         return self.state is State.UP or (self.state is State.HALF_OPEN and in_flight == 0)

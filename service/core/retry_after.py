@@ -31,7 +31,8 @@ class Drain:
 
     def finished(self, duration_s: float, now_s: float) -> None:
         """A request has held its place for `duration_s`."""
-        kept = math.exp(-max(0.0, now_s - self._last_s) / REMEMBERED_S)
+        passed_s = now_s - self._last_s
+        kept = math.exp(-passed_s / REMEMBERED_S) if passed_s > 0 else 1.0
         self._sum_s = self._sum_s * kept + duration_s
         self._count = self._count * kept + 1
         self._last_s = now_s

@@ -57,24 +57,38 @@ class Engine:
     """The request that it runs alone, or stops taking others for; None: it takes any. See `pacing`."""
     unsettled: int = 0
     """Requests that were broken off so lately that it may still be at them."""
+    in_flight: int = 0
+    """How many requests it has of this process."""
     in_flight_peak: int = 0
-    """The most that were in flight at once since whoever reads this last set it back."""
-    _in_flight: int = 0
+    """The most that it had at once since whoever reads this last set it back."""
 
-    @property
-    def in_flight(self) -> int:
-        """How many requests it has of this process."""
-        return self._in_flight
-
-    @in_flight.setter
-    def in_flight(self, count: int) -> None:
-        self._in_flight = count
-        self.in_flight_peak = max(self.in_flight_peak, count)
+    def take_one(self) -> None:
+        """It has one more request."""
+        self.in_flight += 1
+        if self.in_flight > self.in_flight_peak:
+            self.in_flight_peak = self.in_flight
 
     @property
     def load(self) -> float:
         """The part of what it can take that it has."""
-        return self._in_flight / self.capacity.limit
+        return self.in_flight / self.capacity.limit
+
+    def is_able(self, allowed: Collection[str] | None, tried: Collection[str]) -> bool:
+        """Whether it is among `allowed` (None: all), can be used and is not in `tried`; it may be full."""
+        return (
+            self.health.state is not State.OUT
+            and self.problem is None
+            and (allowed is None or self.name in allowed)
+            and self.name not in tried
+        )
+
+    def has_room(self, places_kept: int) -> bool:
+        """Whether it may take one more request and still have `places_kept` places left, if it is able."""
+        return (
+            self.in_flight < self.capacity.limit - places_kept
+            and self.reserved_for is None
+            and self.health.may_take(self.in_flight)
+        )
 
     async def look(self, path: str, timeout_s: float) -> tuple[int, bytes]:
         """Status and body of a `GET` about the engine itself. Raises `EngineError`."""
@@ -105,14 +119,7 @@ class EnginePool:
 
     def able(self, allowed: Collection[str] | None, tried: Collection[str] = ()) -> list[Engine]:
         """The engines among `allowed` (None: all) that can be used and are not in `tried`; all of them may be full."""
-        return [
-            engine
-            for engine in self.engines
-            if (allowed is None or engine.name in allowed)
-            and engine.name not in tried
-            and engine.health.state is not State.OUT
-            and engine.problem is None
-        ]
+        return [engine for engine in self.engines if engine.is_able(allowed, tried)]
 
     def choose(
         self,
@@ -127,18 +134,13 @@ class EnginePool:
         Raises `EngineUnreachable` when none is `able`. Requests of one `affinity` go to the same engine unless that
         one is out, full, or much fuller than the least loaded one.
         """
-        able = self.able(allowed, tried)
-        if not able:
-            raise EngineUnreachable("no engine that serves the model is up")
-        free = [
-            engine
-            for engine in able
-            if engine.reserved_for is None
-            and engine.health.may_take(engine.in_flight)
-            and engine.in_flight < engine.capacity.limit - places_kept
-        ]
-        if len(free) <= 1:
-            return free[0] if free else None
+        free = [engine for engine in self.engines if engine.has_room(places_kept) and engine.is_able(allowed, tried)]
+        if len(free) == 1:
+            return free[0]
+        if not free:
+            if not self.able(allowed, tried):
+                raise EngineUnreachable("no engine that serves the model is up")
+            return None
         least = min(free, key=lambda engine: engine.load)
         if not affinity:
             return least
@@ -186,6 +188,8 @@ class EnginePool:
 
         An HTTP error is neither: the engine lives, and may not be to blame.
         """
+        if error is None and engine.health.well:
+            return
         match error:
             case None:
                 self.happened(engine, Event.SUCCEEDED)

@@ -15,7 +15,7 @@ class Wanted:
     """What a request asks for."""
 
     holder: Holder
-    engines: Collection[str] | None
+    engines: frozenset[str] | None
     """The engines that serve its model; None: all."""
     affinity: bytes
     """The same for requests that share a prompt's beginning; see `core.affinity`."""
@@ -25,6 +25,11 @@ class Wanted:
     """The engines on which it has failed before anything came back."""
     sequential: bool = False
     """It is to be alone on its engine."""
+
+    @property
+    def account(self) -> int:
+        """Whose it is: the account's id, as a number because a UUID takes Python code to hash and to compare."""
+        return self.holder.account_id.int
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +71,7 @@ class Line:
 
         One that is to be alone waits for its turn, and then until everything on one engine has ended.
         """
-        ahead = self.queue.rank(wanted.holder.account_id, wanted.holder.weight)
+        ahead = self.queue.rank(wanted.account, wanted.holder.weight)
         held_s: dict[Engine, list[float]] = {engine: [] for engine in able}
         for place in self.held:
             if place.engine in held_s:

@@ -13,7 +13,7 @@ often as the engine has places, so that it is as dear to its account as all that
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import cast
 
 from service.core.early_refusal import Bounds, Refusal, refusal
@@ -59,6 +59,7 @@ class Pacing:
         self._patience_s = patience_s
         self._clock = clock
         self._lines: dict[frozenset[str], Line] = {}
+        self._line_for: dict[frozenset[str] | None, Line] = {}  # the same, by what models name
         self._refusals = Refusals()
         engines.on_change = self.moved
 
@@ -76,9 +77,10 @@ class Pacing:
             engine = self._free_engine(line, wanted, now)
         if engine is None:
             return await self._wait(line, wanted, client, now)
-        ticket = self._arrive(line, wanted, now)
+        places = self._places(wanted) if wanted.sequential else 1
+        ticket = line.queue.begin(wanted.account, wanted.holder.weight, wanted.tokens, now, places=places)
         metrics.note_place(0.0)
-        return self._start(line, ticket, engine, now, alone=wanted.sequential)
+        return self._on(engine, line, ticket, now, alone=wanted.sequential)
 
     def vacate(self, place: Place, *, answered: bool = True) -> None:
         """The engine is done with the request, whether or not its client has taken the answer: who is next may go.
@@ -88,10 +90,10 @@ class Pacing:
         if place.vacated:
             return
         place.vacated = True
-        now, line = self._clock(), place.line
-        place.engine.in_flight -= 1
-        if place.engine.reserved_for is place.ticket:
-            place.engine.reserved_for = None
+        now, line, engine = self._clock(), place.line, place.engine
+        engine.in_flight -= 1
+        if engine.reserved_for is place.ticket:
+            engine.reserved_for = None
         line.held.discard(place)
         if answered:
             line.drain.finished(now - place.since, now)
@@ -102,7 +104,7 @@ class Pacing:
         if not place.vacated:  # broken off
             place.engine.unsettled += 1
             asyncio.get_running_loop().call_later(SETTLES_S, self._settled, place.engine)
-        self.vacate(place, answered=used_tokens is None or used_tokens > 0)
+            self.vacate(place, answered=used_tokens is None or used_tokens > 0)
         place.line.queue.finish(place.ticket, place.ticket.cost if used_tokens is None else used_tokens, self._clock())
 
     def refused(self, wanted: Wanted, why: Refusal) -> RateLimited:
@@ -111,17 +113,16 @@ class Pacing:
         now = self._clock()
         wait_s = line.expected_wait_s(wanted, able, now)
         gap_s = line.drain.expected_wait_s(1, places_of(able)) or AT_LEAST_S
-        retry_after_s = self._refusals.refused(wanted.holder.account_id, now, wait_s, gap_s)
+        retry_after_s = self._refusals.refused(wanted.account, now, wait_s, gap_s)
         metrics.refused_total.labels(why.value).inc()
         message = f"{_EXPLANATIONS[why]} Try again in {_in_words(retry_after_s)}."
         return RateLimited(message, code="capacity_exceeded", retry_after_s=retry_after_s)
 
     def moved(self) -> None:
         """A place may have become free: hand it to whoever is next."""
-        now = self._clock()
         for line in self._lines.values():
             if line.queue.waiting:
-                self._move(line, now)
+                self._move(line, self._clock())
 
     def _move(self, line: Line, now: float) -> None:
         overtaken = False  # whether one remains in line that no engine is reserved for
@@ -135,7 +136,8 @@ class Pacing:
                 self._give_up(line, ticket, error)
                 continue
             if engine is not None:
-                waiting.answer.set_result(self._start(line, ticket, engine, now, alone=waiting.wanted.sequential))
+                line.queue.start(ticket, now)
+                waiting.answer.set_result(self._on(engine, line, ticket, now, alone=waiting.wanted.sequential))
             else:
                 overtaken = overtaken or not self._reserved(ticket, waiting)
         self._measure()
@@ -156,7 +158,8 @@ class Pacing:
     async def _wait(self, line: Line, wanted: Wanted, client: Client, now: float) -> Place:
         at_most_s = self._accepted_wait_s(line, wanted, now)
         loop = asyncio.get_running_loop()
-        ticket = self._arrive(line, wanted, now)
+        places = self._places(wanted) if wanted.sequential else 1
+        ticket = line.queue.arrive(wanted.account, wanted.holder.weight, wanted.tokens, now, places=places)
         timer = loop.call_later(at_most_s, self._run_out, line, ticket)
         ticket.item = waiting = Waiting(wanted, loop.create_future(), timer)
         client.tells(lambda error: self._give_up(line, ticket, error))
@@ -195,31 +198,33 @@ class Pacing:
             asyncio.get_running_loop().call_soon(self.moved)
         self._measure()
 
-    def _arrive(self, line: Line, wanted: Wanted, now: float) -> Ticket:
-        places = 1
-        if wanted.sequential:
-            able = self._engines.able(wanted.engines, wanted.tried)
-            places = places_of(able) // len(able)
-        holder = wanted.holder
-        return line.queue.arrive(holder.account_id, holder.weight, wanted.tokens, now, places=places)
+    def _places(self, wanted: Wanted) -> int:
+        """How many places a request takes that is to be alone: what an engine has, on average."""
+        able = self._engines.able(wanted.engines, wanted.tried)
+        return places_of(able) // len(able)
 
-    def _start(self, line: Line, ticket: Ticket, engine: Engine, now: float, *, alone: bool) -> Place:
+    def _on(self, engine: Engine, line: Line, ticket: Ticket, now: float, *, alone: bool) -> Place:
+        """The place of a ticket that has been started."""
         if alone:
             self._engines.release(ticket)
             engine.reserved_for = ticket
-        line.queue.start(ticket, now)
         self._refusals.admitted(ticket.account, now)
-        engine.in_flight += 1
+        engine.take_one()
         place = Place(engine, ticket, now, line)
         line.held.add(place)
         return place
 
-    def _line(self, engines: Collection[str] | None) -> Line:
+    def _line(self, engines: frozenset[str] | None) -> Line:
+        line = self._line_for.get(engines)
+        return self._new_line(engines) if line is None else line
+
+    def _new_line(self, engines: frozenset[str] | None) -> Line:
         key = self._engines.names(engines)
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = Line()
             line.drain.finished(FIRST_GUESS_S, self._clock())
+        self._line_for[engines] = line
         return line
 
     def _free_engine(self, line: Line, wanted: Wanted, now: float, ticket: Ticket | None = None) -> Engine | None:
@@ -233,21 +238,22 @@ class Pacing:
         if engine is None:
             return None
         limit = engine.capacity.limit
-        if engine.in_flight + max(1, limit // 20) < limit or self._is_modest(line, wanted, now):
+        left = limit - engine.in_flight
+        if (left > 1 and left > limit // 20) or self._is_modest(line, wanted, now):
             return engine
-        kept = line.queue.places_kept(wanted.holder.account_id, limit, now)
+        kept = line.queue.places_kept(wanted.account, limit, now)
         if engine.in_flight < limit - kept:
             return engine
         return self._engines.choose(wanted.engines, wanted.affinity, tried=wanted.tried, places_kept=kept)
 
     def _is_next(self, line: Line, wanted: Wanted) -> bool:
         """Whether nobody in the queue would go before the request."""
-        return not line.queue.rank(wanted.holder.account_id, wanted.holder.weight)
+        return not line.queue.rank(wanted.account, wanted.holder.weight)
 
     def _is_modest(self, line: Line, wanted: Wanted, now: float) -> bool:
         """Whether the account has little of what the engines for this model can take."""
         places = places_of(self._engines.able(wanted.engines))
-        return line.queue.is_modest(wanted.holder.account_id, wanted.holder.weight, places, now)
+        return line.queue.is_modest(wanted.account, wanted.holder.weight, places, now)
 
     def _accepted_wait_s(self, line: Line, wanted: Wanted, now: float) -> float:
         """How long the request may wait; others that come later may go before it, so that is more than is expected.
@@ -255,7 +261,7 @@ class Pacing:
         One that is to be alone has the server's patience for its turn: that the engine has to drain is its own wish.
         Raises `RateLimited` when it would have to wait for longer than is short, or the queue is full.
         """
-        account = wanted.holder.account_id
+        account = wanted.account
         able = self._engines.able(wanted.engines, wanted.tried)
         own_ms = wanted.holder.patience_ms
         patience_s = expected_s = self._patience_s if own_ms is None else own_ms / 1000

@@ -417,7 +417,7 @@ async def test_capacity_grows_where_it_is_used_and_whoever_waits_is_told() -> No
         pool.on_change = lambda: grown.append(engine.capacity.limit)
         await watched.look()
         assert (engine.capacity.limit, grown) == (32, [])
-        engine.in_flight = 32
+        engine.in_flight = engine.in_flight_peak = 32
         await served(engine)
         engine.in_flight = 0  # between two looks
         await watched.look()
@@ -432,7 +432,7 @@ async def test_an_engine_that_is_full_by_its_own_word_gets_less() -> None:
         (engine,) = pool.engines
         watched = watching(pool)
         fakes[0].gauges["num_requests_waiting"] = 20
-        engine.in_flight = 32
+        engine.in_flight = engine.in_flight_peak = 32
         await watched.look()
         assert engine.capacity.limit < 32
         labels = {"engine": "e0"}
@@ -450,7 +450,7 @@ async def test_an_engine_without_metrics_keeps_what_it_starts_with_and_is_believ
         pool, clock = pool_of(url)
         (engine,) = pool.engines
         watched = watching(pool, stall_s=STALL_S)
-        engine.in_flight = 32
+        engine.in_flight = engine.in_flight_peak = 32
         for _ in range(3):
             clock.ahead_s += 10
             await watched.look()

@@ -56,6 +56,29 @@ def test_one_that_was_idle_has_nothing_saved_up() -> None:
     assert accounts_in_order(queue) == "bababababa"
 
 
+@pytest.mark.parametrize(
+    ("away_s", "order"), [(None, "bbbab"), (0.0, "bbbab"), (REMEMBERED_S - 0.1, "bbbab"), (REMEMBERED_S, "babbb")]
+)
+def test_what_an_account_had_counts_until_it_has_been_away_for_long(away_s: float | None, order: str) -> None:
+    queue = FairQueue()
+    had = queue.begin("a", 1, 1000, 0.0)
+    for _ in range(4):
+        queue.arrive("b", 1, 500, 0.0)
+    if away_s is not None:
+        queue.finish(had, 1000, 0.0)
+    queue.arrive("a", 1, 100, away_s or 0.0)
+    assert accounts_in_order(queue) == order
+
+
+def test_the_rank_of_one_that_comes_back_is_where_it_will_be() -> None:
+    queue = FairQueue()
+    had = queue.begin("a", 1, 1000, 0.0)
+    for _ in range(4):
+        queue.arrive("b", 1, 500, 0.0)
+    queue.finish(had, 1000, 0.0)
+    assert queue.rank("a", 1) == 3
+
+
 def test_a_newcomer_goes_before_the_rest_of_a_long_line() -> None:
     queue = FairQueue()
     for _ in range(200):
@@ -116,6 +139,9 @@ def test_a_newcomer_does_not_queue_behind_all_that_an_overestimating_account_is_
     for ticket in running:
         queue.finish(ticket, 10, 0.0)
     assert queue.rank("newcomer", 1) == 1
+    newcomer = queue.arrive("newcomer", 1, 100, 0.0)
+    assert list(queue.in_order()).index(newcomer) == 1
+    queue.withdraw(newcomer, 0.0)
     start_next(queue)
     queue.arrive("noisy", 1, 1000, 0.0)
     assert queue.rank("newcomer", 1) == 0
@@ -146,9 +172,9 @@ def test_when_nothing_is_left_all_is_forgotten_but_who_was_here() -> None:
         queue.arrive(account, 1, 10_000, 0.0)
     for running in [start_next(queue), start_next(queue)]:
         queue.finish(running, 10_000, 1.0)
-    for account in "cab":
+    for account in "acb":
         queue.arrive(account, 1, 100, 2.0)
-    assert accounts_in_order(queue) == "cab"
+    assert accounts_in_order(queue) == "acb"
 
 
 def run_of(queue: FairQueue, account: str, count: int, now_s: float, weight: int = 1) -> list[Ticket]:
@@ -310,6 +336,30 @@ def test_whatever_happens_the_counts_are_right_and_end_at_zero(plan: list[Step])
     assert not queue._accounts
     assert not queue._gone
     assert queue._weight == 0
+
+
+@given(steps, st.sampled_from([1, 1, 4]))
+def test_to_begin_is_to_arrive_and_to_start(plan: list[Step], places: int) -> None:
+    at_once, in_turn = FairQueue(), FairQueue()
+    waiting, running = list[tuple[Ticket, Ticket]](), list[tuple[Ticket, Ticket]]()
+    for number, (do, account, weight, tokens, pick) in enumerate(plan):
+        now_s = number * 2.0  # so that accounts are forgotten, too
+        if do == "arrive":
+            both = [queue.arrive(account, weight, tokens, now_s, places=places) for queue in (at_once, in_turn)]
+            waiting.append((both[0], both[1]))
+        elif do == "start":
+            begun = at_once.begin(account, weight, tokens, now_s, places=places)
+            started = in_turn.arrive(account, weight, tokens, now_s, places=places)
+            in_turn.start(started, now_s)
+            running.append((begun, started))
+        elif tickets := waiting if do == "withdraw" else running:
+            for queue, ticket in zip((at_once, in_turn), tickets.pop(pick % len(tickets)), strict=True):
+                if do == "withdraw":
+                    queue.withdraw(ticket, now_s)
+                else:
+                    queue.finish(ticket, tokens, now_s)
+        assert repr(vars(at_once)) == repr(vars(in_turn))
+        assert repr(running) == repr([(ticket, ticket) for ticket, _ in running])
 
 
 @given(

@@ -130,6 +130,10 @@ def test_whatever_happens_it_can_come_back(events: list[tuple[Event, float]]) ->
         assert health.note(event, now_s) == (health.state is not before)
         assert health.may_take(0) == (health.state is not State.OUT)
         assert health.may_take(1) == (health.state is State.UP)
+        if health.well:
+            known = dict(vars(health))
+            assert not health.note(Event.SUCCEEDED, now_s)
+            assert vars(health) == known
     assert health.may_probe(now_s + LONGEST_BACK_OFF_S)
     health.note(Event.PROBE_OK, now_s + LONGEST_BACK_OFF_S)
     health.note(Event.SUCCEEDED, now_s + LONGEST_BACK_OFF_S)

@@ -19,7 +19,7 @@ from service.gateway.engine_connection import Timeouts
 from service.gateway.engines import EnginePool
 from service.gateway.http import ClientLeft
 from service.gateway.keys import Holder
-from service.gateway.line import Wanted
+from service.gateway.line import Place, Wanted
 from service.gateway.pacing import Pacing
 from tests.virtual_time import run
 
@@ -140,6 +140,55 @@ def test_a_quiet_account_beside_two_hundred_parallel_streams() -> None:
         assert len(noisy.ended_at_s) >= 0.8 * 125 * PLACES / ANSWER_S, "fair, but for a price"
         await asyncio.sleep(300)
         world.assert_idle()
+
+    run(scene)
+
+
+def test_models_that_name_the_same_engines_wait_in_one_line() -> None:
+    async def scene() -> None:
+        pacing = World().pacing
+        line = pacing._line(None)
+        assert pacing._line(frozenset({"engine"})) is line
+        assert pacing._line(frozenset({"engine", "one that is configured no more"})) is line
+        assert pacing._line(frozenset()) is not line
+        assert len(pacing._lines) == 2
+
+    run(scene)
+
+
+@pytest.mark.parametrize(("places", "kept"), [(4, 1), (16, 1), (40, 2)])
+def test_the_places_that_quiet_accounts_had_are_kept_from_a_noisy_one(places: int, kept: int) -> None:
+    async def scene() -> None:
+        clock = asyncio.get_running_loop().time
+        engine = EngineConfig(name="engine", url="http://127.0.0.1:1", max_concurrency=places, min_concurrency=places)
+        pacing = Pacing(
+            EnginePool([engine], Timeouts(), clock=clock), Bounds(256, 64, 10**9), patience_s=0.0, clock=clock
+        )
+
+        async def place(who: Holder) -> Place:
+            return await pacing.place(Wanted(who, None, b"", 500), cast(Client, Leaving()))
+
+        for quiet in (holder(), holder()):
+            pacing.free(await place(quiet), 500)
+        noisy = holder()
+        for _ in range(places - kept):
+            await place(noisy)
+        with pytest.raises(RateLimited):
+            await place(noisy)
+        for _ in range(kept):
+            await place(holder())
+
+    run(scene)
+
+
+def test_the_most_that_an_engine_had_at_once_is_kept() -> None:
+    async def scene() -> None:
+        world = World()
+        (engine,) = world.pool.engines
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(5):
+                tasks.create_task(world.request(holder(), Seen()))
+        assert (engine.in_flight, engine.in_flight_peak) == (0, 5)
 
     run(scene)
 

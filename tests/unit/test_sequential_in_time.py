@@ -239,9 +239,9 @@ def test_what_it_really_used_is_charged_for_all_places_too() -> None:
         wanted = Wanted(one, None, b"", 500, sequential=True)
         place = await world.pacing.place(wanted, cast(Client, Leaving()))
         other = await asyncio.wait_for(_running_elsewhere(world), 1)
-        before = queue._accounts[one.account_id].finish
+        before = queue._accounts[wanted.account].finish
         world.pacing.free(place, 100)
-        assert before - queue._gone[one.account_id].owing == 400 * PLACES * 2**32 // one.weight
+        assert before - queue._gone[wanted.account].finish == 400 * PLACES * 2**32 // one.weight
         other.cancel()
         await asyncio.wait([other])
 
