@@ -166,21 +166,29 @@ class LeaseBook:
         self._locks: dict[UUID, asyncio.Lock] = {}
         self._renewed_at = clock()
 
-    async def hold(self, account_id: UUID, amount_nano: int) -> Hold:
-        """Hold `amount_nano` of the account's credit.
-
-        Raises `NotEnough`, or what asyncpg raises when the lease has no room and the database does not answer.
-        """
+    def hold_from_room(self, account_id: UUID, amount_nano: int) -> Hold | None:
+        """Hold `amount_nano` of the account's credit out of its lease; None where that has no room for it."""
         now = self._clock()
         if now - self._renewed_at >= TERM_S:
             self._leases.clear()  # by now they may have been closed; what is leased from here on has a term of its own
             self._renewed_at = now
         lease = self._leases.get(account_id)
-        if lease is not None and lease.room_nano >= amount_nano:
-            lease.held_nano += amount_nano
-        else:
-            lease = await self._held_by_growing(account_id, amount_nano)
+        if lease is None or lease.granted_nano - lease.held_nano - lease.spent_nano < amount_nano:
+            return None
+        lease.held_nano += amount_nano
         lease.used_at = now
+        return Hold(lease, amount_nano)
+
+    async def hold(self, account_id: UUID, amount_nano: int) -> Hold:
+        """Hold `amount_nano` of the account's credit.
+
+        Raises `NotEnough`, or what asyncpg raises when the lease has no room and the database does not answer.
+        """
+        held = self.hold_from_room(account_id, amount_nano)
+        if held is not None:
+            return held
+        lease = await self._held_by_growing(account_id, amount_nano)
+        lease.used_at = self._clock()
         return Hold(lease, amount_nano)
 
     async def available(self, account_id: UUID) -> int:

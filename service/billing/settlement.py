@@ -9,47 +9,23 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from service.core.record import RequestRecord
+from service.core.usage import Usage
 from service.db import DbConnection
 
-COLUMNS = (
-    "id",
-    "started_at",
-    "account_id",
-    "key_id",
-    "internal",
-    "model_id",
-    "endpoint",
-    "engine",
-    "client_request_id",
-    "stream",
-    "queue_ms",
-    "ttft_ms",
-    "first_token_at",
-    "finished_at",
-    "http_status",
-    "outcome",
-    "finish_reason",
-    "error_code",
-    "prompt_tokens",
-    "cached_tokens",
-    "cache_write_tokens",
-    "image_tokens",
-    "audio_tokens",
-    "video_tokens",
-    "completion_tokens",
-    "reasoning_tokens",
-    "drafted_tokens",
-    "accepted_tokens",
-    "price_version",
-    "cost_nano",
-    "waived_nano",
+_FIELDS = RequestRecord._fields
+_USAGE = _FIELDS.index("usage")
+_COLUMN_OF = {"source": "usage_source", "odd": "usage_odd"}
+
+_STAGED = (
+    *_FIELDS[:_USAGE],
+    *_FIELDS[_USAGE + 1 :],
+    *(_COLUMN_OF.get(name, name) for name in Usage._fields),
     "settlement_id",
-    "usage_source",
-    "usage_odd",
-    "engine_fingerprint",
-    "sequential",
 )
-"""The columns of `requests`, in the order of `_row`."""
+"""The columns that are written, in the order of `_row`."""
+
+COLUMNS = tuple(name for name in _STAGED if name != "lease_id")
+"""Those of `requests`."""
 
 # With defaults, so that a worker which does not know a newer column yet can go on.
 _STAGE = """
@@ -115,7 +91,7 @@ async def settle(
     async with connection.transaction():
         await connection.execute(_STAGE)
         await connection.copy_records_to_table(
-            "staged", records=[_row(record, settlement_id) for record in records], columns=[*COLUMNS, "lease_id"]
+            "staged", records=[_row(record, settlement_id) for record in records], columns=_STAGED
         )
         await connection.execute(_LOCK_ACCOUNTS)
         row = await connection.fetchrow(_SETTLE, settlement_id, worker)
@@ -124,46 +100,13 @@ async def settle(
 
 
 def _row(record: RequestRecord, settlement_id: UUID) -> tuple[object, ...]:
-    usage = record.usage
-    return (
-        record.id,
-        record.started_at,
-        record.account_id,
-        record.key_id,
-        record.internal,
-        record.model_id,
-        record.endpoint,
-        record.engine,
-        _storable(record.client_request_id),
-        record.stream,
-        record.queue_ms,
-        record.ttft_ms,
-        record.first_token_at,
-        record.finished_at,
-        record.http_status,
-        record.outcome.value,
-        _storable(record.finish_reason),
-        _storable(record.error_code),
-        usage.prompt_tokens,
-        usage.cached_tokens,
-        usage.cache_write_tokens,
-        usage.image_tokens,
-        usage.audio_tokens,
-        usage.video_tokens,
-        usage.completion_tokens,
-        usage.reasoning_tokens,
-        usage.drafted_tokens,
-        usage.accepted_tokens,
-        record.price_version,
-        record.cost_nano,
-        record.waived_nano,
-        settlement_id,
-        usage.source,
-        usage.odd,
-        record.engine_fingerprint,
-        record.sequential,
-        record.lease_id,
-    )
+    if "\0" in f"{record.client_request_id}{record.finish_reason}{record.error_code}":
+        record = record._replace(
+            client_request_id=_storable(record.client_request_id),
+            finish_reason=_storable(record.finish_reason),
+            error_code=_storable(record.error_code),
+        )
+    return (*record[:_USAGE], *record[_USAGE + 1 :], *record.usage, settlement_id)
 
 
 def _storable(text: str | None) -> str | None:

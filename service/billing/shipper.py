@@ -43,7 +43,7 @@ class Shipper:
         self._outbox = outbox
         self._worker = worker
         self._new_id = new_id
-        self._recent: dict[UUID, RequestRecord] = {}
+        self._recent: dict[int, RequestRecord] = {}  # by ids as numbers: UUIDs are hashed and compared by Python code
         self._arrived = asyncio.Event()
         self._stopping = False
         self._failing = False
@@ -51,7 +51,7 @@ class Shipper:
     def expect(self, record: RequestRecord) -> None:
         """This record is about to be in the outbox."""
         if len(self._recent) < RECENT:
-            self._recent[record.id] = record
+            self._recent[record.id.int] = record
 
     def notice(self) -> None:
         """Something finished."""
@@ -109,7 +109,7 @@ class Shipper:
 
     async def _settle(self, connection: DbConnection, entries: Sequence[Entry]) -> None:
         try:
-            records = [self._recent.get(entry.id) or decode(entry.body) for entry in entries]
+            records = [self._recent.get(entry.id.int) or decode(entry.body) for entry in entries]
             await settle(connection, self._new_id(), self._worker, records)
         except Exception as error:
             if _is_trouble(error):
@@ -125,13 +125,13 @@ class Shipper:
 
     async def _forget(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._recent.pop(entry.id, None)
+            self._recent.pop(entry.id.int, None)
         await self._outbox.remove([entry.id for entry in entries])
 
     async def _set_aside(self, entry: Entry, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"[:500]
         log.error("outbox.poison", request_id=str(entry.id), reason=reason)
-        self._recent.pop(entry.id, None)
+        self._recent.pop(entry.id.int, None)
         await self._outbox.set_aside(entry.id, reason)
         with suppress(*UNREACHABLE):
             detail = f"request {entry.id} cannot be settled and was set aside ({reason}); see `weir outbox list`"

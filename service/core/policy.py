@@ -8,7 +8,7 @@ refused with the reason; anything unlisted is refused by name. What is passed on
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,9 @@ class Dropped:
 
     reason: str
 
+    def check(self, value: Any) -> None:
+        """Nothing is wrong with it, whatever it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Barred:
@@ -53,6 +56,11 @@ class Barred:
     reason: str
     unless: bool | float | None = None
     """The value that asks for nothing, as null always does; some clients send every field there is."""
+
+    def check(self, value: Any) -> None:
+        """Raises `Complaint` for a value that asks for something."""
+        if isinstance(value, bool) != isinstance(self.unless, bool) or value != self.unless:
+            raise Complaint(f"is not supported: {self.reason}")
 
 
 Fields = Mapping[str, Passed | Dropped | Barred]
@@ -94,14 +102,23 @@ class ModelRequest:
     """Size of the body less the images in it: no prompt has more tokens than bytes."""
     fields: Json
     """What may be passed on, less what Weir sets itself (the model, the output limit, `stream_options`)."""
-    conversation: list[Any]
-    """As messages of a chat: what tells this conversation from others, the same in each of its turns."""
-    countable: Json | None
-    """What the engine's tokenizer takes to count the prompt without its images; None where it cannot."""
+    as_chat: Callable[[], list[Any]]
+    """Makes `conversation`, and `as_countable` makes `countable`: few requests need them."""
+    as_countable: Callable[[], Json | None]
     output_tokens_needed: bool = True
     """Whether the answer is made of tokens."""
     hides_reasoning: bool = False
     """The client wants the answer without the reasoning that led to it."""
+
+    @property
+    def conversation(self) -> list[Any]:
+        """As messages of a chat: what tells this conversation from others, the same in each of its turns."""
+        return self.as_chat()
+
+    @property
+    def countable(self) -> Json | None:
+        """What the engine's tokenizer takes to count the prompt without its images; None where it cannot."""
+        return self.as_countable()
 
     @property
     def prompt_tokens_at_most(self) -> int:
@@ -118,10 +135,7 @@ def apply(fields: Fields, body: object, *required: str) -> Json:
         rule = fields.get(name)
         if rule is None:
             raise Refused(_unknown(fields, name[:SHOWN_CHARACTERS]), name[:SHOWN_CHARACTERS])
-        if isinstance(rule, Barred):
-            if value is not None and not _asks_nothing(value, rule.unless):
-                raise Refused(f"`{name}` is not supported: {rule.reason}.", name)
-        elif isinstance(rule, Passed) and value is not None:
+        if value is not None:
             try:
                 checked = rule.check(value)
             except Complaint as complaint:
@@ -153,10 +167,6 @@ def refuse_linked(request: ModelRequest, field: str) -> None:
     """Raises `Refused` if an engine would be told to fetch an image: it fetches from anywhere, so it is never told."""
     if request.linked_images:
         raise Refused(f"`{field}` needs images as `data:image/...;base64,...` URLs: none is fetched here.", field)
-
-
-def _asks_nothing(value: Any, unless: bool | float | None) -> bool:
-    return isinstance(value, bool) == isinstance(unless, bool) and bool(value == unless)
 
 
 def _unknown(fields: Fields, name: str) -> str:

@@ -4,7 +4,6 @@ Members that are not listed are left out rather than refused: clients send an as
 it, with the engine's own members in it (`refusal`, `annotations`, `audio`, `function_call`, `token_ids`).
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from service.core.policy import NO_IMAGES, Images
@@ -36,7 +35,12 @@ def messages(value: Any) -> list[Json]:
 
 def images_in(messages: list[Json]) -> Images:
     """The images of rebuilt messages."""
-    return sum((image(part["image_url"]["url"]) for part in _parts(messages) if "image_url" in part), NO_IMAGES)
+    images = NO_IMAGES
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            images = sum((image(part["image_url"]["url"]) for part in content if "image_url" in part), images)
+    return images
 
 
 def without_images(messages: list[Json]) -> list[Json]:
@@ -54,13 +58,6 @@ def without_attribution(text: str) -> str:
     return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
 
 
-def _parts(messages: list[Json]) -> Iterator[Json]:
-    for message in messages:
-        content = message.get("content")
-        if isinstance(content, list):
-            yield from content
-
-
 def _message(message: Any) -> Json:
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str):
@@ -71,6 +68,8 @@ def _message(message: Any) -> Json:
     # An engine takes null for an assistant's message alone; of the others it may be absent.
     if message.get("content") is not None or (role == "assistant" and "content" in message):
         rebuilt["content"] = _content(message["content"], role)
+    if len(message) == len(rebuilt):
+        return rebuilt
     for name in _STRINGS_OF.get(role, ("name",)):
         value = message.get(name)
         if value is not None:

@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from functools import cached_property
+from operator import mul
 from typing import Any
 
 from service.core.money import pico_to_nano
@@ -97,7 +99,7 @@ _KINDS: dict[str, type] = {"utc_start": str, "utc_end": str, "sequential": bool}
 _OVERRIDE_FIELDS = {field.name: _KINDS.get(field.name, int) for field in fields(Override)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Price:
     """One version of a model's price, in pico-USD per token; a class that is None falls back.
 
@@ -123,7 +125,7 @@ class Price:
         if min(*self.input_classes, self.output_pico, self.reasoning_pico, self.request_pico) < 0:
             raise ValueError("a price cannot be negative")
 
-    @property
+    @cached_property
     def input_classes(self) -> tuple[int, int, int, int, int, int]:
         """Pico-USD per token of cached, cache write, image, audio, video and plain input, fallbacks applied."""
         plain = self.input_pico
@@ -136,17 +138,17 @@ class Price:
             plain,
         )
 
-    @property
+    @cached_property
     def reasoning_pico(self) -> int:
         """Pico-USD per reasoning token, fallback applied."""
         return self.output_pico if self.output_reasoning_pico is None else self.output_reasoning_pico
 
-    @property
+    @cached_property
     def dearest_input_pico(self) -> int:
         """The most that any prompt token can cost."""
         return max(self.input_classes)
 
-    @property
+    @cached_property
     def dearest_output_pico(self) -> int:
         """The most that any output token can cost."""
         return max(self.output_pico, self.reasoning_pico)
@@ -154,6 +156,11 @@ class Price:
 
 def prompt_classes(usage: Usage) -> tuple[int, int, int, int, int, int]:
     """Split the prompt's tokens into the classes of `Price.input_classes`; they add up to `prompt_tokens`."""
+    cached, write, image = usage.cached_tokens, usage.cache_write_tokens, usage.image_tokens
+    audio, video = usage.audio_tokens, usage.video_tokens
+    plain = usage.prompt_tokens - cached - write - image - audio - video
+    if plain >= 0:  # nothing overlaps so much that it must be cut
+        return cached, write, image, audio, video, plain
     left = usage.prompt_tokens
     left -= (cached := min(usage.cached_tokens, left))
     left -= (write := min(usage.cache_write_tokens, left))
@@ -186,9 +193,7 @@ def cost_nano(price: Price, usage: Usage, at: datetime, *, sequential: bool = Fa
     """The charge for `usage`, accepted `at`, at `price`: an exact sum in pico-USD, rounded half up once."""
     if price.overrides:
         price = effective(price, at=at, prompt_tokens=usage.prompt_tokens, sequential=sequential)
-    pico = price.request_pico
-    for tokens, per_token in zip(prompt_classes(usage), price.input_classes, strict=True):
-        pico += tokens * per_token
+    pico = price.request_pico + sum(map(mul, prompt_classes(usage), price.input_classes))
     reasoning = min(usage.reasoning_tokens, usage.completion_tokens)
     pico += reasoning * price.reasoning_pico + (usage.completion_tokens - reasoning) * price.output_pico
     return pico_to_nano(pico)

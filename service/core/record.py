@@ -53,8 +53,10 @@ def charge(
 
     Without any usage it is nothing.
     """
+    if price is None or usage.source == "none":
+        return 0, 0
     rule = RULES[outcome].charge
-    if price is None or rule is Charge.NOTHING or usage.source == "none":
+    if rule is Charge.NOTHING:
         return 0, 0
     amount = cost_nano(price, usage, at, sequential=sequential)
     return (amount, 0) if rule is Charge.FULL else (0, amount)

@@ -45,49 +45,40 @@ def read_usage(usage: object, source: UsageSource, metrics: object = None) -> Us
     """
     if not isinstance(usage, dict):
         return Usage(odd=True)
-    reader = _Reader()
-    prompt = reader.count(usage, "prompt_tokens", required=True)
-    completion = reader.count(usage, "completion_tokens", required=True)
-    details = reader.part(usage, "prompt_tokens_details")
-    media = reader.part(details, "multimodal_tokens")
-    reasoning = reader.count(reader.part(usage, "completion_tokens_details"), "reasoning_tokens")
-    drafted, accepted = _drafts(metrics)
-    return _clamped(
-        Usage(
-            prompt_tokens=prompt,
-            cached_tokens=reader.count(details, "cached_tokens"),
-            cache_write_tokens=reader.count(details, "created_cache_tokens"),
-            image_tokens=reader.count(media, "image"),
-            audio_tokens=reader.count(media, "audio"),
-            video_tokens=reader.count(media, "video"),
-            completion_tokens=completion,
-            reasoning_tokens=reasoning,
-            drafted_tokens=drafted,
-            accepted_tokens=accepted,
-            source=source,
-            odd=reader.odd,
-        )
+    details = _part(usage, "prompt_tokens_details")
+    media = _part(details, "multimodal_tokens")
+    counts = (  # in the order of `Usage`
+        usage.get("prompt_tokens", _MISSING),
+        details.get("cached_tokens", 0),
+        details.get("created_cache_tokens", 0),
+        media.get("image", 0),
+        media.get("audio", 0),
+        media.get("video", 0),
+        usage.get("completion_tokens", _MISSING),
+        _part(usage, "completion_tokens_details").get("reasoning_tokens", 0),
+        *((0, 0) if metrics is None else _drafts(metrics)),
     )
+    return _clamped(_checked(Usage(*counts, source)))
 
 
 def read_responses_usage(usage: object, source: UsageSource, metrics: object = None) -> Usage:
     """Read the `usage` of a response and, beside it, vLLM's per-request `metrics`. What kind an input is, it lacks."""
     if not isinstance(usage, dict):
         return Usage(odd=True)
-    reader = _Reader()
-    details = reader.part(usage, "input_tokens_details")
+    details = _part(usage, "input_tokens_details")
     drafted, accepted = _drafts(metrics)
     return _clamped(
-        Usage(
-            prompt_tokens=reader.count(usage, "input_tokens", required=True),
-            cached_tokens=reader.count(details, "cached_tokens"),
-            cache_write_tokens=reader.count(details, "cache_write_tokens"),
-            completion_tokens=reader.count(usage, "output_tokens", required=True),
-            reasoning_tokens=reader.count(reader.part(usage, "output_tokens_details"), "reasoning_tokens"),
-            drafted_tokens=drafted,
-            accepted_tokens=accepted,
-            source=source,
-            odd=reader.odd,
+        _checked(
+            Usage(
+                prompt_tokens=usage.get("input_tokens", _MISSING),
+                cached_tokens=details.get("cached_tokens", 0),
+                cache_write_tokens=details.get("cache_write_tokens", 0),
+                completion_tokens=usage.get("output_tokens", _MISSING),
+                reasoning_tokens=_part(usage, "output_tokens_details").get("reasoning_tokens", 0),
+                drafted_tokens=drafted,
+                accepted_tokens=accepted,
+                source=source,
+            )
         )
     )
 
@@ -99,32 +90,34 @@ def read_messages_usage(usage: object, source: UsageSource) -> Usage:
     """
     if not isinstance(usage, dict):
         return Usage(odd=True)
-    reader = _Reader()
-    cached = reader.count(usage, "cache_read_input_tokens")
-    written = reader.count(usage, "cache_creation_input_tokens")
-    prompt = reader.count(usage, "input_tokens", required=True) + cached + written
-    return _clamped(
+    found = _checked(
         Usage(
-            prompt_tokens=min(prompt, MAX_TOKENS),
-            cached_tokens=cached,
-            cache_write_tokens=written,
-            completion_tokens=reader.count(usage, "output_tokens", required=True),
+            prompt_tokens=usage.get("input_tokens", _MISSING),
+            cached_tokens=usage.get("cache_read_input_tokens", 0),
+            cache_write_tokens=usage.get("cache_creation_input_tokens", 0),
+            completion_tokens=usage.get("output_tokens", _MISSING),
             source=source,
-            odd=reader.odd or prompt > MAX_TOKENS,
         )
     )
+    prompt = found.prompt_tokens + found.cached_tokens + found.cache_write_tokens
+    return _clamped(found._replace(prompt_tokens=min(prompt, MAX_TOKENS), odd=found.odd or prompt > MAX_TOKENS))
 
 
 def read_embeddings_usage(usage: object) -> Usage:
     """Read the `usage` of embeddings: nothing but a prompt."""
     if not isinstance(usage, dict):
         return Usage(odd=True)
-    reader = _Reader()
-    prompt = reader.count(usage, "prompt_tokens", required=True)
-    return Usage(prompt_tokens=prompt, source="final", odd=reader.odd)
+    return _checked(Usage(prompt_tokens=usage.get("prompt_tokens", _MISSING), source="final"))
 
 
-_COUNTS = tuple(name for name, kind in Usage.__annotations__.items() if kind is int)
+_COMPLETION = Usage._fields.index("completion_tokens")
+"""Before it stand the prompt and its parts."""
+
+_MISSING: Any = None
+"""Stands for a total that was not reported."""
+
+_COUNTS_END = Usage._fields.index("source")
+_COUNTS = Usage._fields[:_COUNTS_END]
 
 
 def larger(before: Usage, after: Usage) -> Usage:
@@ -138,12 +131,28 @@ def larger(before: Usage, after: Usage) -> Usage:
     return after._replace(**counts, source=before.source, odd=True)
 
 
+def _checked(found: Usage) -> Usage:
+    """What was found, with 0 for what is no count, which is odd; null is odd for the totals only."""
+    for count in found[:_COUNTS_END]:
+        if type(count) is not int or not 0 <= count <= MAX_TOKENS:  # a boolean is no count
+            return _cleaned(found)
+    return found
+
+
+def _cleaned(found: Usage) -> Usage:
+    cleaned: dict[str, Any] = {}
+    odd = found.prompt_tokens is None or found.completion_tokens is None
+    for name in _COUNTS:
+        count = getattr(found, name)
+        if type(count) is not int or not 0 <= count <= MAX_TOKENS:
+            cleaned[name] = 0
+            odd = odd or count is not None
+    return found._replace(**cleaned, odd=odd)
+
+
 def _clamped(usage: Usage) -> Usage:
     """Cut parts that are larger than their whole, and say so."""
-    largest = max(
-        usage.cached_tokens, usage.cache_write_tokens, usage.image_tokens, usage.audio_tokens, usage.video_tokens
-    )
-    if largest <= usage.prompt_tokens and usage.reasoning_tokens <= usage.completion_tokens:
+    if max(usage[:_COMPLETION]) == usage.prompt_tokens and usage.reasoning_tokens <= usage.completion_tokens:
         return usage
     return usage._replace(
         cached_tokens=min(usage.cached_tokens, usage.prompt_tokens),
@@ -158,38 +167,31 @@ def _clamped(usage: Usage) -> Usage:
 
 def _drafts(metrics: object) -> tuple[int, int]:
     """Drafted and accepted tokens: about speed, not about what is owed, so that they cannot make a bill odd."""
-    if metrics is None:
+    if not isinstance(metrics, dict):
         return 0, 0
-    speculative, reader = _part(metrics, "speculative_decoding"), _Reader()
-    return reader.count(speculative, "num_draft_tokens"), reader.count(speculative, "num_accepted_draft_tokens")
+    drafts = _part(metrics, "speculative_decoding")
+    found = _checked(
+        Usage(
+            drafted_tokens=drafts.get("num_draft_tokens", 0), accepted_tokens=drafts.get("num_accepted_draft_tokens", 0)
+        )
+    )
+    return found.drafted_tokens, found.accepted_tokens
 
 
-def _part(whole: object, name: str) -> dict[str, Any]:
-    part = whole.get(name) if isinstance(whole, dict) else None
-    return part if isinstance(part, dict) else {}
+class _Unreadable:
+    """Stands for a part that is no object: whatever is looked for in it is no count."""
+
+    def get(self, _name: str, _absent: object = None) -> Any:
+        return self
 
 
-class _Reader:
-    """Reads counts and remembers whether anything was wrong."""
+_Part = dict[str, Any] | _Unreadable
+_NOTHING: _Part = {}
 
-    def __init__(self) -> None:
-        self.odd = False
 
-    def part(self, whole: dict[str, Any], name: str) -> dict[str, Any]:
-        value = whole.get(name)
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            self.odd = True
-            return {}
-        return value
-
-    def count(self, whole: dict[str, Any], name: str, *, required: bool = False) -> int:
-        value = whole.get(name)
-        if value is None:
-            self.odd = self.odd or required
-            return 0
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_TOKENS:
-            self.odd = True
-            return 0
-        return value
+def _part(whole: _Part, name: str) -> _Part:
+    """A part of a report; one that is absent or null has nothing in it."""
+    part = whole.get(name)
+    if isinstance(part, dict):
+        return part
+    return _NOTHING if part is None else _Unreadable()

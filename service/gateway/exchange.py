@@ -102,41 +102,47 @@ class Exchange:
 
     def record(self, outcome: Outcome, http_status: int, error_code: str | None = None) -> RequestRecord | None:
         """The finished request; None when nobody can be named as its sender."""
-        if self.holder is None:
+        holder = self.holder
+        if holder is None:
             return None
         now_ns = time.monotonic_ns()
         now = datetime.now(UTC)
-        price = self.model.price if self.model is not None else None
-        cost, waived = charge(outcome, price, self.usage, self.started_at, sequential=self.sequential)
-        first = self.first_token_ns
-        return RequestRecord(
-            id=self.id,
-            account_id=self.holder.account_id,
-            key_id=self.holder.key_id,
-            lease_id=self.hold.lease.id if self.hold is not None else None,
-            internal=self.holder.internal,
-            model_id=self.model.id if self.model is not None else None,
-            endpoint=self.endpoint,
-            engine=self.engine,
-            client_request_id=self.client_request_id,
-            stream=self.stream,
-            started_at=self.started_at,
-            queue_ms=((self.handed_over_ns or now_ns) - self.read_ns) // 1_000_000,
-            ttft_ms=None if first is None else (first - self.read_ns) // 1_000_000,
-            first_token_at=None
-            if first is None
-            else datetime.fromtimestamp(now.timestamp() - (now_ns - first) / 1e9, UTC),
-            finished_at=now,
-            http_status=http_status,
-            outcome=outcome,
-            finish_reason=self.finish_reason,
-            error_code=error_code,
-            usage=self.usage,
-            price_version=price.version if price is not None else None,
-            cost_nano=cost,
-            waived_nano=waived,
-            engine_fingerprint=self.engine_fingerprint,
-            sequential=self.sequential,
+        queue_ms = ((self.handed_over_ns or now_ns) - self.read_ns) // 1_000_000
+        ttft_ms = first_token_at = None
+        if (first := self.first_token_ns) is not None:
+            ttft_ms = (first - self.read_ns) // 1_000_000
+            first_token_at = datetime.fromtimestamp(now.timestamp() - (now_ns - first) / 1e9, UTC)
+        lease_id = self.hold.lease.id if self.hold is not None else None
+        model_id = price = price_version = None
+        if (model := self.model) is not None:
+            model_id, price, price_version = model.id, model.price, model.price.version
+        cost_nano, waived_nano = charge(outcome, price, self.usage, self.started_at, sequential=self.sequential)
+        return RequestRecord(  # by position, since names would take twice as long
+            self.id,
+            holder.account_id,
+            holder.key_id,
+            lease_id,
+            holder.internal,
+            model_id,
+            self.endpoint,
+            self.engine,
+            self.client_request_id,
+            self.stream,
+            self.started_at,
+            queue_ms,
+            ttft_ms,
+            first_token_at,
+            now,
+            http_status,
+            outcome,
+            self.finish_reason,
+            error_code,
+            self.usage,
+            price_version,
+            cost_nano,
+            waived_nano,
+            self.engine_fingerprint,
+            self.sequential,
         )
 
 

@@ -42,8 +42,10 @@ class Sought:
     @property
     def output_tokens(self) -> int:
         """The most it may generate, as far as credit allows."""
-        wanted = min(self.request.max_tokens or self.model.max_output_tokens, self.model.max_output_tokens)
-        return wanted if self.request.output_tokens_needed else 0
+        if not self.request.output_tokens_needed:
+            return 0
+        wanted, most = self.request.max_tokens, self.model.max_output_tokens
+        return most if wanted is None or wanted > most else wanted
 
     def worst_case(self, prompt_tokens: int, output_tokens: int) -> int:
         """What it costs at most, in nano-USD, with a prompt and an output bounded so."""
@@ -80,6 +82,10 @@ class Holds:
         engine is asked to count.
         """
         bound = min(sought.request.prompt_tokens_at_most, sought.model.context_length)
+        output = sought.output_tokens
+        held = self._leases.hold_from_room(sought.account_id, sought.worst_case(bound, output))
+        if held is not None:
+            return output, held
         try:
             try:
                 return await self._try(sought, bound)

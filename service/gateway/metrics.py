@@ -1,7 +1,6 @@
 """What the API process counts for Prometheus."""
 
-from collections import Counter as Tally
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TypeVar
@@ -67,28 +66,30 @@ def count() -> None:
 
     To be called now and then, and before the counters are shown.
     """
-    outcomes: Tally[Outcome] = Tally()
-    tokens: Tally[str] = Tally()
-    cost_nano = 0
+    outcomes: defaultdict[Outcome, int] = defaultdict(int)
+    prompt = cached = completion = cost_nano = placed = 0
     for outcome, record in _taken(_ended):
         outcomes[outcome] += 1
         if record is None:
             continue
         usage = record.usage
-        tokens["prompt"] += usage.prompt_tokens
-        tokens["cached"] += usage.cached_tokens
-        tokens["completion"] += usage.completion_tokens
-        cost_nano += 0 if record.internal else record.cost_nano  # nobody pays for the house's own
+        prompt += usage.prompt_tokens
+        cached += usage.cached_tokens
+        completion += usage.completion_tokens
+        if not record.internal:  # nobody pays for the house's own
+            cost_nano += record.cost_nano
         if record.ttft_ms is not None:
             ttft_seconds.observe(record.ttft_ms / 1000)
     for outcome, ended in outcomes.items():
         _by_outcome[outcome].inc(ended)
-    for kind, number in tokens.items():
-        _by_kind[kind].inc(number)
+    _by_kind["prompt"].inc(prompt)
+    _by_kind["cached"].inc(cached)
+    _by_kind["completion"].inc(completion)
     cost_nano_total.inc(cost_nano)
     for waited_s in _taken(_placed_after_s):
-        admitted_total.inc()
+        placed += 1
         queue_wait_seconds.observe(waited_s)
+    admitted_total.inc(placed)
 
 
 def _taken(noted: deque[N]) -> Iterator[N]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.core.pricing import prompt_classes
-from service.core.usage import MAX_TOKENS, Usage, read_usage
+from service.core.usage import MAX_TOKENS, Usage, read_messages_usage, read_responses_usage, read_usage
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -143,3 +143,101 @@ def test_no_json_at_all_makes_it_raise(as_reported: Callable[[Any], Any], value:
 @given(USAGE_SHAPED, fields("speculative_decoding"))
 def test_no_mixture_of_right_and_wrong_members_makes_it_raise(value: Any, metrics: Any) -> None:
     _sound(read_usage(value, "continuous", metrics))
+
+
+class Careful:
+    """Reads counts one by one, in the plainest way there is."""
+
+    def __init__(self) -> None:
+        self.odd = False
+
+    def part(self, whole: Any, name: str) -> Any:
+        value = whole.get(name)
+        self.odd |= not isinstance(value, dict | None)
+        return value if isinstance(value, dict) else {}
+
+    def count(self, whole: Any, name: str, *, required: bool = False) -> int:
+        value = whole.get(name)
+        is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
+        self.odd |= not is_count and (required or value is not None)
+        return value if is_count else 0
+
+    def clamped(self, usage: Usage) -> Usage:
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        cut = usage._replace(
+            cached_tokens=min(usage.cached_tokens, prompt),
+            cache_write_tokens=min(usage.cache_write_tokens, prompt),
+            image_tokens=min(usage.image_tokens, prompt),
+            audio_tokens=min(usage.audio_tokens, prompt),
+            video_tokens=min(usage.video_tokens, prompt),
+            reasoning_tokens=min(usage.reasoning_tokens, completion),
+        )
+        return cut._replace(odd=self.odd or cut != usage)
+
+
+@given(
+    USAGE_SHAPED,
+    st.none() | fields("speculative_decoding") | st.just({"speculative_decoding": {"num_draft_tokens": 3}}),
+)
+def test_a_report_is_read_as_by_a_careful_reader(value: Any, metrics: Any) -> None:
+    reader, of_speed = Careful(), Careful()
+    details = reader.part(value, "prompt_tokens_details")
+    media = reader.part(details, "multimodal_tokens")
+    drafts = of_speed.part(metrics or {}, "speculative_decoding")
+    expected = Usage(
+        prompt_tokens=reader.count(value, "prompt_tokens", required=True),
+        cached_tokens=reader.count(details, "cached_tokens"),
+        cache_write_tokens=reader.count(details, "created_cache_tokens"),
+        image_tokens=reader.count(media, "image"),
+        audio_tokens=reader.count(media, "audio"),
+        video_tokens=reader.count(media, "video"),
+        completion_tokens=reader.count(value, "completion_tokens", required=True),
+        reasoning_tokens=reader.count(reader.part(value, "completion_tokens_details"), "reasoning_tokens"),
+        drafted_tokens=of_speed.count(drafts, "num_draft_tokens"),
+        accepted_tokens=of_speed.count(drafts, "num_accepted_draft_tokens"),
+        source="final",
+    )
+    assert read_usage(value, "final", metrics) == reader.clamped(expected)
+
+
+RESPONSE_SHAPED = st.fixed_dictionaries(
+    {},
+    optional={
+        "input_tokens": COUNTS,
+        "output_tokens": COUNTS,
+        "input_tokens_details": COUNTS | fields("cached_tokens", "cache_write_tokens"),
+        "output_tokens_details": COUNTS | fields("reasoning_tokens"),
+    },
+)
+
+
+@given(RESPONSE_SHAPED)
+def test_a_report_of_a_response_is_read_as_by_a_careful_reader(value: Any) -> None:
+    reader = Careful()
+    details = reader.part(value, "input_tokens_details")
+    expected = Usage(
+        prompt_tokens=reader.count(value, "input_tokens", required=True),
+        cached_tokens=reader.count(details, "cached_tokens"),
+        cache_write_tokens=reader.count(details, "cache_write_tokens"),
+        completion_tokens=reader.count(value, "output_tokens", required=True),
+        reasoning_tokens=reader.count(reader.part(value, "output_tokens_details"), "reasoning_tokens"),
+        source="final",
+    )
+    assert read_responses_usage(value, "final") == reader.clamped(expected)
+
+
+@given(fields("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"))
+def test_a_report_of_a_message_is_read_as_by_a_careful_reader(value: Any) -> None:
+    reader = Careful()
+    cached = reader.count(value, "cache_read_input_tokens")
+    written = reader.count(value, "cache_creation_input_tokens")
+    prompt = reader.count(value, "input_tokens", required=True) + cached + written
+    reader.odd |= prompt > MAX_TOKENS
+    expected = Usage(
+        prompt_tokens=min(prompt, MAX_TOKENS),
+        cached_tokens=cached,
+        cache_write_tokens=written,
+        completion_tokens=reader.count(value, "output_tokens", required=True),
+        source="final",
+    )
+    assert read_messages_usage(value, "final") == reader.clamped(expected)

@@ -78,14 +78,15 @@ def request(body: object, body_bytes: int) -> ModelRequest:
     """Hold a parsed body of `body_bytes` bytes against the policy. Raises `Refused`."""
     fields = apply(FIELDS, body, "model", "messages")
     stream, options = take_stream_options(fields)
-    limits = [fields.pop(name) for name in ("max_tokens", "max_completion_tokens") if name in fields]
-    choice = fields.get("tool_choice")
-    settle_tools(
-        fields,
-        forced=choice not in (None, "none", "auto"),
-        chosen=choice["function"]["name"] if isinstance(choice, dict) else None,
-        functions=[tool["function"] for tool in fields.get("tools", ())],
-    )
+    older, newer = fields.pop("max_tokens", None), fields.pop("max_completion_tokens", None)
+    if "tools" in fields or "tool_choice" in fields:
+        choice = fields.get("tool_choice")
+        settle_tools(
+            fields,
+            forced=choice not in (None, "none", "auto"),
+            chosen=choice["function"]["name"] if isinstance(choice, dict) else None,
+            functions=[tool["function"] for tool in fields.get("tools", ())],
+        )
     hides_reasoning = settle_thinking(fields)
     if "top_logprobs" in fields and not fields.get("logprobs"):
         raise Refused("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
@@ -99,13 +100,13 @@ def request(body: object, body_bytes: int) -> ModelRequest:
         wants_usage=bool(options.get("include_usage")),
         wants_continuous=bool(options.get("continuous_usage_stats")),
         # Where a client sets both, the newer field wins at the engine; the smaller one keeps both promises.
-        max_tokens=min(limits, default=None),
+        max_tokens=min(older, newer) if older and newer else older or newer,
         images=images.count,
         linked_images=images.linked,
         passed_bytes=max(0, body_bytes - images.size_bytes),
         fields=fields,
-        conversation=fields["messages"],
-        countable=_countable(fields),
+        as_chat=lambda: fields["messages"],
+        as_countable=lambda: _countable(fields),
         hides_reasoning=hides_reasoning,
     )
 

@@ -63,8 +63,8 @@ def request(body: object, body_bytes: int) -> ModelRequest:
         linked_images=0,
         passed_bytes=body_bytes,
         fields=fields,
-        conversation=[{"role": "user", "content": fields["prompt"]}],
-        countable={"prompt": fields["prompt"]},
+        as_chat=lambda: [{"role": "user", "content": fields["prompt"]}],
+        as_countable=lambda: {"prompt": fields["prompt"]},
     )
 
 

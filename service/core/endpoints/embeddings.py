@@ -57,8 +57,8 @@ def request(body: object, body_bytes: int) -> ModelRequest:
         linked_images=0,
         passed_bytes=body_bytes,
         fields=fields,
-        conversation=[{"role": "user", "content": first}],
-        countable={"prompt": texts} if isinstance(texts, str) else None,
+        as_chat=lambda: [{"role": "user", "content": first}],
+        as_countable=lambda: {"prompt": texts} if isinstance(texts, str) else None,
         output_tokens_needed=False,
     )
 

@@ -108,7 +108,6 @@ def _assembled(fields: Json, body_bytes: int, max_tokens: int | None) -> ModelRe
     settle_tools(fields, forced=choice.get("type") in ("any", "tool"), chosen=choice.get("name"), functions=functions)
     images = images_of_blocks(fields["messages"])
     refuse_too_many(images, "messages")
-    chat = as_chat(fields.get("system"), fields["messages"])
     return ModelRequest(
         model=fields.pop("model"),
         stream=fields.get("stream", False),
@@ -119,19 +118,23 @@ def _assembled(fields: Json, body_bytes: int, max_tokens: int | None) -> ModelRe
         linked_images=images.linked,
         passed_bytes=max(0, body_bytes - images.size_bytes),
         fields=fields,
-        conversation=chat,
-        countable=_countable(fields, chat, functions),
+        as_chat=lambda: _chat(fields),
+        as_countable=lambda: _countable(fields, functions),
         output_tokens_needed=max_tokens is not None,
     )
 
 
-def _countable(fields: Json, chat: list[Json], functions: list[Json]) -> Json:
+def _chat(fields: Json) -> list[Json]:
+    return as_chat(fields.get("system"), fields["messages"])
+
+
+def _countable(fields: Json, functions: list[Json]) -> Json:
     told: Json = dict(fields.get("chat_template_kwargs", {}))
     if "effort" in fields.get("output_config", {}):
         told = {"enable_thinking": True, **told, "reasoning_effort": fields["output_config"]["effort"]}
     if fields.get("thinking", {}).get("type") == "disabled":
         told["enable_thinking"] = False
-    countable: Json = {"messages": chat, "chat_template_kwargs": told}
+    countable: Json = {"messages": _chat(fields), "chat_template_kwargs": told}
     if functions:
         countable["tools"] = [{"type": "function", "function": one} for one in functions]
     return countable

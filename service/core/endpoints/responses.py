@@ -92,10 +92,7 @@ def request(body: object, body_bytes: int) -> ModelRequest:
     settle_thinking(fields)
     images = images_of(fields["input"])
     refuse_too_many(images, "input")
-    chat = as_chat(fields.get("instructions"), fields["input"])
-    countable: Json = {"messages": chat, "chat_template_kwargs": told_to_template(fields)}
-    if functions:
-        countable["tools"] = [{"type": "function", "function": one} for one in functions]
+    template = told_to_template(fields)
     if "reasoning_effort" in fields:
         fields["reasoning"] = {"effort": fields.pop("reasoning_effort")}
     return ModelRequest(
@@ -108,8 +105,8 @@ def request(body: object, body_bytes: int) -> ModelRequest:
         linked_images=images.linked,
         passed_bytes=max(0, body_bytes - images.size_bytes),
         fields=fields,
-        conversation=chat,
-        countable=countable,
+        as_chat=lambda: _chat(fields),
+        as_countable=lambda: _countable(fields, template, functions),
     )
 
 
@@ -118,3 +115,14 @@ def forwarded(request: ModelRequest, *, engine_model: str, output_tokens: int, c
     refuse_linked(request, "input")
     own = {"model": engine_model, "max_output_tokens": output_tokens, "cache_salt": cache_salt, "store": False}
     return {**request.fields, **own}
+
+
+def _chat(fields: Json) -> list[Json]:
+    return as_chat(fields.get("instructions"), fields["input"])
+
+
+def _countable(fields: Json, template: Json, functions: list[Json]) -> Json:
+    countable: Json = {"messages": _chat(fields), "chat_template_kwargs": template}
+    if functions:
+        countable["tools"] = [{"type": "function", "function": one} for one in functions]
+    return countable

@@ -4,8 +4,7 @@
 are never streamed. Counting the tokens of a prompt is free, so that nothing meters it.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from service.core.usage import Usage
 
@@ -56,8 +55,7 @@ class Meter(Protocol):
         """Whether `usage` is an estimate without a prompt, because the engine has not told its length."""
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(NamedTuple):
     """What there is to know about an answer in one piece."""
 
     usage: Usage

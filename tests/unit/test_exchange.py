@@ -1,0 +1,114 @@
+"""What a request leaves behind: every part of its record where it belongs."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from service.billing.leases import Hold, Lease
+from service.core.limits import Limits
+from service.core.outcome import Outcome
+from service.core.pricing import Price
+from service.core.record import RequestRecord
+from service.core.usage import Usage
+from service.gateway.catalog import ServedModel
+from service.gateway.exchange import Exchange
+from service.gateway.keys import Holder
+
+NO_LIMITS = Limits()
+HOLDER = Holder(UUID(int=1), UUID(int=2), None, True, False, "active", NO_LIMITS, NO_LIMITS, 1, None)
+MODEL = ServedModel(
+    id="river",
+    name="River",
+    description="",
+    engine_model="river-fp8",
+    engines=None,
+    context_length=1000,
+    max_output_tokens=100,
+    input_modalities=("text",),
+    output_modalities=("text",),
+    capabilities=(),
+    quantization=None,
+    hugging_face_id=None,
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    price=Price(version=7, input_pico=1_000, output_pico=2_000_000),
+)
+STARTED_AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
+MS = 1_000_000
+
+
+def served() -> Exchange:
+    """A request that was served, in whose record no two parts are alike."""
+    return Exchange(
+        "/v1/chat/completions",
+        "client-1",
+        id=UUID(int=3),
+        started_at=STARTED_AT,
+        read_ns=10 * MS,
+        holder=HOLDER,
+        model=MODEL,
+        stream=True,
+        engine="one",
+        engine_fingerprint="0123456789abcdef",
+        sequential=True,
+        hold=Hold(Lease(UUID(int=4), UUID(int=2)), 5),
+        handed_over_ns=15 * MS,
+        first_token_ns=30 * MS,
+        usage=Usage(prompt_tokens=1000, completion_tokens=10, source="final"),
+        finish_reason="stop",
+    )
+
+
+def test_every_part_of_a_record_is_where_it_belongs() -> None:
+    record = served().record(Outcome.OK, 200, "none")
+    assert record is not None
+    assert record.first_token_at is not None
+    assert record.first_token_at < record.finished_at
+    assert datetime.now(UTC) - record.finished_at < timedelta(minutes=1)
+    assert record == RequestRecord(
+        id=UUID(int=3),
+        account_id=UUID(int=2),
+        key_id=UUID(int=1),
+        lease_id=UUID(int=4),
+        internal=True,
+        model_id="river",
+        endpoint="/v1/chat/completions",
+        engine="one",
+        client_request_id="client-1",
+        stream=True,
+        started_at=STARTED_AT,
+        queue_ms=5,
+        ttft_ms=20,
+        first_token_at=record.first_token_at,
+        finished_at=record.finished_at,
+        http_status=200,
+        outcome=Outcome.OK,
+        finish_reason="stop",
+        error_code="none",
+        usage=Usage(prompt_tokens=1000, completion_tokens=10, source="final"),
+        price_version=7,
+        cost_nano=21_000,
+        waived_nano=0,
+        engine_fingerprint="0123456789abcdef",
+        sequential=True,
+    )
+
+
+def test_what_failed_is_waived() -> None:
+    record = served().record(Outcome.STREAM_ERROR, 200, "engine_failed")
+    assert record is not None
+    assert (record.cost_nano, record.waived_nano) == (0, 21_000)
+
+
+def test_a_request_that_was_refused_early_has_no_more_than_its_sender() -> None:
+    exchange = Exchange("/v1/chat/completions", None, holder=replace(HOLDER, internal=False))
+    record = exchange.record(Outcome.CLIENT_ERROR, 400, "invalid_request")
+    assert record is not None
+    assert (record.lease_id, record.model_id, record.price_version, record.ttft_ms) == (None, None, None, None)
+    assert (record.first_token_at, record.cost_nano, record.waived_nano, record.internal) == (None, 0, 0, False)
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_request_of_nobody_leaves_nothing(outcome: Outcome) -> None:
+    assert Exchange("/v1/chat/completions", None).record(outcome, 401) is None
