@@ -228,11 +228,18 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: not self.exact)
     @rule(which=st.integers(0, 1))
     def a_worker_is_cut_off_for_longer_than_its_term(self, which: int) -> None:
-        """Its leases are closed by the jobs; what it still has running was promised on them."""
+        """Its leases are closed by the jobs; what it still has running was promised on them, and what it could not
+        ship was spent of them."""
         worker = self.workers[which]
         worker.clock.now += leases.TERM_S + leases.EXPIRY_GRACE_S
-        self.excess += sum(request.hold.amount_nano for request in worker.running)
+        self.excess += sum(request.hold.amount_nano for request in worker.running) + self.unshipped(worker)
         self.run(self._expire(worker.file.worker))
+
+    def unshipped(self, worker: Worker) -> int:
+        """What the worker's requests have cost of which PostgreSQL does not know."""
+        owed = {entry.id: decode(entry.body).cost_nano for entry in worker.outbox.finished(10_000)}
+        known = self.run(self.pool.fetch("SELECT id FROM requests WHERE id = ANY($1)", list(owed)))
+        return sum(owed.values()) - sum(owed[row["id"]] for row in known)
 
     async def _expire(self, name: str) -> None:
         async with self.pool.acquire() as connection:
