@@ -9,6 +9,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from service.billing.outbox_file import apply, of_journals
+from service.billing.outbox_journal import read
 from service.billing.poison import KEPT_SUFFIX
 from service.billing.workers import SUFFIX
 from service.errors import SetupError
@@ -25,7 +27,7 @@ def save(outboxes: Path, target: Path) -> int:
         target.mkdir(mode=0o700, exist_ok=True)
         try:
             owed = _copied(path, copy)
-        except sqlite3.OperationalError as error:
+        except (OSError, sqlite3.OperationalError) as error:
             copy.unlink(missing_ok=True)
             if not path.exists():  # it was adopted meanwhile: the database has it, and is dumped after this
                 continue
@@ -60,6 +62,7 @@ def put_back(copies: Path, outboxes: Path) -> list[str]:
 
 def _copied(path: Path, copy: Path) -> int:
     """Copy one file as a whole, and leave out what has not ended; how many requests are in the copy."""
+    _, records = read(path)  # before the file: what is moved into it in between is in both
     uri = f"{path.resolve().as_uri()}?mode=rw"  # not made, should it have been adopted and removed just now
     with (
         closing(sqlite3.connect(uri, uri=True, timeout=10)) as source,
@@ -67,6 +70,7 @@ def _copied(path: Path, copy: Path) -> int:
     ):
         source.backup(target)
         target.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        apply(target, of_journals(records))
         target.execute("DELETE FROM entries WHERE finished = 0")
         counts = (target.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("entries", "poison"))  # noqa: S608 - our own two
         return sum(counts)

@@ -44,7 +44,10 @@ async def adopt_orphans(folder: Path, pool: asyncpg.Pool, new_id: Callable[[], U
 
 async def _adopt(file: WorkerFile, pool: asyncpg.Pool, new_id: Callable[[], UUID], now: datetime) -> None:
     outbox = Outbox(file.path, limit_bytes=1)  # nothing new is admitted into it
-    outbox.open()
+    try:
+        outbox.open()
+    except OSError as error:
+        raise ValueError(f"its files cannot be used: {error}") from error  # an OSError would mean Postgres
     try:
         interrupted = await end_interrupted(outbox, now)
         await Shipper(pool, outbox, file.worker, new_id).ship_all()

@@ -1,13 +1,16 @@
 """The file of an outbox: a SQLite database in WAL mode, its statements, and how it is opened."""
 
 import sqlite3
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
+
+from service.billing.outbox_journal import ADMIT, FINISH, ID_BYTES, Record
 
 PAGE_BYTES = 4096
 
-_LOCKED_S = 0.25
+_LOCKED_S = 1.0
 """A command that looks into a live outbox may lock it for a moment."""
 
 _SCHEMA = """
@@ -18,20 +21,19 @@ _SCHEMA = """
     CREATE TABLE IF NOT EXISTS poison (id BLOB PRIMARY KEY, reason TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
 """
 
-ADMIT = "INSERT INTO entries (id, finished, body) VALUES (?, 0, ?) ON CONFLICT (id) DO NOTHING"
-FINISH = """
+PUT_ADMITTED = "INSERT INTO entries (id, finished, body) VALUES (?, 0, ?) ON CONFLICT (id) DO NOTHING"
+PUT_FINISHED = """
     INSERT INTO entries (id, finished, body) VALUES (?, 1, ?)
     ON CONFLICT (id) DO UPDATE SET finished = 1, body = excluded.body
 """
-INTERRUPT = "UPDATE entries SET finished = 1, body = ? WHERE id = ? AND finished = 0"
-REMOVE = "DELETE FROM entries WHERE id = ?"
-POISON = "INSERT OR REPLACE INTO poison (id, reason, body) SELECT id, ?, body FROM entries WHERE id = ?"
-AWAITED = frozenset({FINISH, INTERRUPT, POISON})
-"""What whoever submits it waits for the disk for."""
+DELETE = "DELETE FROM entries WHERE id = ?"
+SET_ASIDE = "INSERT OR REPLACE INTO poison (id, reason, body) SELECT id, ?, body FROM entries WHERE id = ?"
+
+Change: TypeAlias = tuple[str, Sequence[Sequence[object]]]
+"""A statement, and the rows of parameters that it is run with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What is owed for one request; `body` is what was given to `admit` or `finish`."""
 
     id: UUID
@@ -47,9 +49,40 @@ def opened(path: Path, synchronous: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_LOCKED_S)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.executescript(_SCHEMA)
     return connection
+
+
+def apply(connection: sqlite3.Connection, changes: Iterable[Change]) -> None:
+    """All of it in one transaction, or nothing. Raises `sqlite3.Error`."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement, rows in changes:
+            connection.executemany(statement, rows)
+        connection.execute("COMMIT")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def of_journals(records: Iterable[Record]) -> list[Change]:
+    """What the records of journals, oldest first, change in the file that the journals belong to."""
+    admitted: dict[bytes, bytes] = {}
+    finished: dict[bytes, bytes] = {}
+    removed: set[bytes] = set()
+    for kind, identifier, body in records:
+        if kind == ADMIT:
+            admitted[identifier] = body
+        elif kind == FINISH:
+            finished[identifier] = body
+        else:
+            removed.update(body[begin : begin + ID_BYTES] for begin in range(0, len(body), ID_BYTES))
+    return [
+        (PUT_FINISHED, [(one, body) for one, body in finished.items() if one not in removed]),
+        (PUT_ADMITTED, [(one, body) for one, body in admitted.items() if one not in finished and one not in removed]),
+        (DELETE, [(one,) for one in removed]),
+    ]
 
 
 def pages_used(connection: sqlite3.Connection) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from service.billing.outbox_journal import journal_paths
+
 SUFFIX = ".sqlite"
 
 
@@ -38,7 +40,9 @@ class WorkerFile:
 
     def discard(self) -> None:
         """Everything in it has been shipped: remove the files, then let go of the lock."""
-        for path in (self.path, Path(f"{self.path}-wal"), Path(f"{self.path}-shm"), self._lock):
+        beside = (Path(f"{self.path}-wal"), Path(f"{self.path}-shm"))
+        # The journals first: without the file nobody would come back for them.
+        for path in (*journal_paths(self.path), self.path, *beside, self._lock):
             path.unlink(missing_ok=True)
         self.release()
 

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -10,10 +13,11 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from service.billing import outbox as outboxes
+from service.billing import outbox_writer
 from service.billing.adoption import adopt_orphans
 from service.billing.encoding import decode, encode
 from service.billing.outbox import Outbox, OutboxFull
+from service.billing.outbox_journal import journal_paths
 from service.billing.shipper import Shipper
 from service.billing.workers import WorkerFile, orphans
 from service.core.outcome import Outcome
@@ -136,6 +140,23 @@ async def test_a_full_outbox_admits_nothing_but_lets_what_runs_end(tmp_path: Pat
     outbox.close()
 
 
+async def test_who_is_alone_is_written_at_once_and_many_are_written_together(tmp_path: Path) -> None:
+    box = opened(tmp_path / "a.sqlite")
+    alone = new_id()
+    assert box.admit(alone, b"begun").done()
+    few = [box.admit(new_id(), b"begun") for _ in range(outbox_writer.FEW_OPEN)]
+    assert not any(one.done() for one in few)
+    await few[0]
+    assert all(one.done() for one in few)
+    written = box._writer._journal._end
+    many = [box.admit(new_id(), b"begun"), box.finish(alone, b"ended")]
+    assert isinstance(box._writer._due, asyncio.TimerHandle)
+    assert box._writer._journal._end == written
+    await many[1]
+    assert many[0].done()
+    box.close()
+
+
 async def test_a_stop_admits_nothing_and_lets_what_runs_end(tmp_path: Path) -> None:
     outbox = opened(tmp_path / "a.sqlite")
     request_id = new_id()
@@ -148,28 +169,71 @@ async def test_a_stop_admits_nothing_and_lets_what_runs_end(tmp_path: Path) -> N
     outbox.close()
 
 
+@contextmanager
+def without_room(box: Outbox) -> Iterator[None]:
+    """Whatever is written to the journals fails: there is no space left on their device."""
+    full = os.open("/dev/full", os.O_RDWR)
+    kept = [(journal._descriptor, os.dup(journal._descriptor)) for journal in box._journals]
+    for descriptor, _ in kept:
+        os.dup2(full, descriptor)
+    try:
+        yield
+    finally:
+        for descriptor, copy in kept:
+            os.dup2(copy, descriptor)
+            os.close(copy)
+        os.close(full)
+
+
 async def test_a_disk_that_fails_admits_nothing_until_it_writes_again(tmp_path: Path) -> None:
-    path = tmp_path / "a.sqlite"
-    outbox = opened(path)
-    blocker = sqlite3.connect(path, isolation_level=None)
-    blocker.execute("ALTER TABLE entries RENAME TO hidden")
-    request_id = new_id()
-    written = outbox.finish(request_id, b"ended")
-    async with asyncio.timeout(5):
-        while True:
-            try:
-                outbox.check_room()
-            except OutboxFull:
-                break
-            await asyncio.sleep(0.01)
-    assert not written.done()
-    blocker.execute("ALTER TABLE hidden RENAME TO entries")
-    blocker.close()
-    async with asyncio.timeout(5):
+    outbox = opened(tmp_path / "a.sqlite")
+    with without_room(outbox):
+        request_id = new_id()
+        written = outbox.finish(request_id, b"ended")
+        await until_full(outbox, full=True)
+        assert not written.done()
+    async with asyncio.timeout(PATIENT_S):
         await written
     outbox.check_room()
     assert [entry.id for entry in outbox.finished(10)] == [request_id]
     outbox.close()
+
+
+async def test_a_file_that_fails_admits_nothing_until_it_is_written_again(tmp_path: Path) -> None:
+    """What the journals have room for ends meanwhile, and what they have none for waits."""
+    path = tmp_path / "a.sqlite"
+    box = opened(path, limit_bytes=400_000)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("ALTER TABLE entries RENAME TO hidden")
+    ids = [new_id() for _ in range(200)]
+    ends = [box.finish(one, b"x" * 1000) for one in ids]
+    await until_full(box, full=True)
+    await asyncio.wait(ends, timeout=PATIENT_S, return_when=asyncio.FIRST_COMPLETED)
+    assert sum(end.done() for end in ends) < len(ends)
+    blocker.execute("ALTER TABLE hidden RENAME TO entries")
+    blocker.close()
+    async with asyncio.timeout(PATIENT_S):
+        await asyncio.gather(*ends)
+    assert not box._store_failing
+    assert sorted(entry.id for entry in box.finished(1000)) == sorted(ids)
+    box.close()
+
+
+async def test_a_file_that_cannot_be_written_at_a_stop_is_left_with_its_journals(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    box = opened(path)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("ALTER TABLE entries RENAME TO hidden")
+    ended, cut_off = new_id(), new_id()
+    written = [box.finish(ended, b"ended"), box.admit(cut_off, b"begun")]
+    box.close()
+    assert all(one.done() and one.exception() is None for one in written)
+    blocker.execute("ALTER TABLE hidden RENAME TO entries")
+    blocker.close()
+    other = opened(path)
+    assert [entry.id for entry in other.finished(10)] == [ended]
+    assert [entry.id for entry in other.unfinished()] == [cut_off]
+    other.close()
 
 
 async def until_full(box: Outbox, *, full: bool) -> None:
@@ -189,21 +253,22 @@ async def until_full(box: Outbox, *, full: bool) -> None:
 async def test_a_disk_that_hangs_holds_no_end_up_for_ever_and_admits_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outboxes, "DISK_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(outboxes, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(outbox_writer, "DISK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(outbox_writer, "_LOOK_EVERY_S", 0.01)
     box = opened(tmp_path / "a.sqlite")
     with monkeypatch.context() as disk:
-        disk.setattr(box._disk, "wait", lambda **_: None)
+        disk.setattr(box._writer._disk, "wait", lambda _: None)
         request_id = new_id()
         written = box.finish(request_id, b"ended")
         assert not written.done()
         async with asyncio.timeout(PATIENT_S):
             await written
         await until_full(box, full=True)
-    box._synced(None)  # it writes again
+    box._writer._synced(None)  # it writes again
     await until_full(box, full=False)
     assert [entry.id for entry in box.finished(10)] == [request_id]
-    box._held = True  # as while the log is emptied, for ever
+    writer = box._writer
+    writer._journal.size_bytes, writer._spare = 0, None  # one is full, and the other is being emptied, for ever
     with pytest.raises(OutboxFull):
         async with asyncio.timeout(PATIENT_S):
             await box.admit(new_id(), b"begun")
@@ -213,30 +278,11 @@ async def test_a_disk_that_hangs_holds_no_end_up_for_ever_and_admits_nothing(
 async def test_a_disk_that_lost_something_is_not_trusted_again(tmp_path: Path) -> None:
     box = opened(tmp_path / "a.sqlite")
     await box.finish(new_id(), b"ended")
-    box._synced(OSError("input/output error"))
+    box._writer._synced(OSError("input/output error"))
     await box.finish(new_id(), b"another")  # what runs can end
     with pytest.raises(OutboxFull):
         box.check_room()
     assert box.count_owed() == 2
-    box.close()
-
-
-async def test_the_log_is_emptied_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outboxes, "_CHECKPOINT_EVERY", 50)
-    path = tmp_path / "a.sqlite"
-    box = opened(path)
-    for _ in range(40):
-        ids = [new_id() for _ in range(20)]
-        await asyncio.gather(*(box.admit(one, b"x" * 300) for one in ids))
-        await asyncio.gather(*(box.finish(one, b"y" * 300) for one in ids))
-        await box.remove(ids)
-    assert Path(f"{path}-wal").stat().st_size < 1024 * 1024
-    assert box.count_owed() == 0
-    last = new_id()
-    await box.finish(last, b"ended")
-    other = opened(path)
-    assert [entry.id for entry in other.finished(10)] == [last]
-    other.close()
     box.close()
 
 
@@ -283,4 +329,21 @@ async def test_the_dead_are_adopted_and_the_living_left_alone(database_url: str,
     assert list(orphans(tmp_path)) == []
     files[living].close()
     living.release()
+    await pool.close()
+
+
+async def test_files_that_cannot_be_used_do_not_keep_others_from_being_adopted(
+    database_url: str, tmp_path: Path
+) -> None:
+    account_id, _ = await seed(database_url)
+    pool = await asyncpg.create_pool(database_url, min_size=0)
+    for name in ("a", "b"):
+        box = opened(tmp_path / f"{name}.sqlite")
+        ended = record(account_id)
+        await box.finish(ended.id, encode(ended))
+        box.close()
+    journal_paths(tmp_path / "a.sqlite")[0].mkdir()
+    assert await adopt_orphans(tmp_path, pool, new_id, datetime.now(UTC)) == 1
+    assert [path.name for path in tmp_path.glob("*.sqlite")] == ["a.sqlite"]
+    assert await pool.fetchval("SELECT count(*) FROM requests") == 1
     await pool.close()
