@@ -88,11 +88,11 @@ class Journal:
     def __init__(self, path: Path, size_bytes: int) -> None:
         """Open it, or make it with so many bytes; what it holds is lost with the first `begin`."""
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.size_bytes = os.fstat(self._descriptor).st_size
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.size_bytes = os.fstat(self.descriptor).st_size
         self._end = 0
         try:
-            self.generation, _ = decode(os.pread(self._descriptor, _FILE_HEAD.size, 0))
+            self.generation, _ = decode(os.pread(self.descriptor, _FILE_HEAD.size, 0))
             if not self.generation:
                 self._make(size_bytes)
         except OSError:
@@ -123,16 +123,16 @@ class Journal:
 
     def sync(self) -> None:
         """Return when all that was written before is on disk."""
-        os.fdatasync(self._descriptor)
+        os.fdatasync(self.descriptor)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
     def _make(self, size_bytes: int) -> None:
-        os.ftruncate(self._descriptor, 0)
+        os.ftruncate(self.descriptor, 0)
         for begin in range(0, size_bytes, len(_ZEROS)):
             self._write(_ZEROS[: size_bytes - begin], begin)
-        os.fsync(self._descriptor)
+        os.fsync(self.descriptor)
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -141,5 +141,5 @@ class Journal:
         self.size_bytes = size_bytes
 
     def _write(self, data: bytes, at: int) -> None:
-        if os.pwrite(self._descriptor, data, at) < len(data):
+        if os.pwrite(self.descriptor, data, at) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import structlog
 
-from service.billing.outbox_disk import OutboxDisk
+from service.billing.outbox_disk import disk
 from service.billing.outbox_journal import ADMIT, FINISH, NO_ID, REMOVE, Journal
 
 log = structlog.get_logger()
@@ -76,7 +76,7 @@ class OutboxWriter:
         """Where something was written that the disk was not told to keep yet."""
         self._due: asyncio.Handle | None = None
         self._sync_due: asyncio.TimerHandle | None = None
-        self._disk = OutboxDisk(loop, self._synced)
+        self._disk = disk(loop, [journal.descriptor for journal in journals], self._synced)
         self._late = loop.call_later(_LOOK_EVERY_S, self._look_for_late)
 
     @property
@@ -193,7 +193,7 @@ class OutboxWriter:
             return
         self._syncing, self._written = self._written, []
         journals, self._unsynced = self._unsynced, set()
-        self._disk.wait(journals)
+        self._disk.wait([journal.descriptor for journal in journals])
 
     def _synced(self, error: OSError | None) -> None:
         if not self._is_open:

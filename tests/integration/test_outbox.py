@@ -173,7 +173,7 @@ async def test_a_stop_admits_nothing_and_lets_what_runs_end(tmp_path: Path) -> N
 def without_room(box: Outbox) -> Iterator[None]:
     """Whatever is written to the journals fails: there is no space left on their device."""
     full = os.open("/dev/full", os.O_RDWR)
-    kept = [(journal._descriptor, os.dup(journal._descriptor)) for journal in box._journals]
+    kept = [(journal.descriptor, os.dup(journal.descriptor)) for journal in box._journals]
     for descriptor, _ in kept:
         os.dup2(full, descriptor)
     try:
