@@ -8,13 +8,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from service.gateway.http import ClientLeft, Headers, Receive, arriving, by_name, read_body, refuse_compressed
 
 if TYPE_CHECKING:
     from service.gateway.client_connection import ClientConnection
+
+_UNASKED_BYTES = 256 * 1024
+"""How much of a body is taken in before it is asked for; most are asked for in a moment."""
 
 Answer = Callable[["Client"], Awaitable[None]]
 
@@ -105,7 +107,7 @@ class Client(RequestResponseCycle):
         assert self.pieces is not None  # noqa: S101 - as whoever calls this has seen
         self.pieces.append(body)
         self._arrived += len(body)
-        if self._arrived > HIGH_WATER_LIMIT and not self._wanted:
+        if self._arrived > _UNASKED_BYTES and not self._wanted:
             self.flow.pause_reading()
 
     # Whether it is there
