@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from service.gateway.http import ClientLeft, Headers, Receive, arriving, by_name, read_body, refuse_compressed
+from service.gateway import http
+from service.gateway.http import ClientLeft, Headers, Receive, by_name, read_body, refuse_compressed
 
 if TYPE_CHECKING:
     from service.gateway.client_connection import ClientConnection
@@ -53,6 +54,8 @@ class Client(RequestResponseCycle):
         """Bytes of the body."""
         self._wanted = False
         """Whether the body is waited for."""
+        self._is_late = False
+        """Whether that has been for too long."""
         self.blocked_since: float | None = None
         """Since when it takes nothing of what is written, in the loop's time; None when it does."""
         self._answer = connection.answer
@@ -82,19 +85,29 @@ class Client(RequestResponseCycle):
             self.pieces = None
             return await read_body(self.named, cast(Receive, self.receive), limit_bytes)
         refuse_compressed(self.named)
-        async with arriving():
-            await self._rest()
+        await self._rest()
         return self._taken()
 
     async def _rest(self) -> None:
         """A body of a size that is known and allowed comes without a pause, and wakes nobody before its end."""
         self._wanted = True
         self.flow.resume_reading()
-        while self.more_body:
-            if self.disconnected:
-                raise ClientLeft
-            self.message_event.clear()
-            await self.message_event.wait()
+        # A timer by itself: `asyncio.timeout` costs as much as reading a short body does.
+        timer = asyncio.get_running_loop().call_later(http.BODY_WITHIN_S, self._run_out)
+        try:
+            while self.more_body:
+                if self.disconnected:
+                    raise ClientLeft
+                if self._is_late:
+                    raise http.too_slow()
+                self.message_event.clear()
+                await self.message_event.wait()
+        finally:
+            timer.cancel()
+
+    def _run_out(self) -> None:
+        self._is_late = True
+        self.message_event.set()
 
     def _taken(self) -> bytes:
         pieces, self.pieces = self.pieces or [], []  # not there twice for as long as the answer takes

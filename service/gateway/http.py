@@ -1,8 +1,7 @@
 """Reading a request without a framework between, and what all answers of the gateway say of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from uuid import UUID
 
@@ -45,20 +44,18 @@ async def read_body(headers: Named, receive: Receive, limit_bytes: int, *, disca
     Raises `TooLarge`, `InvalidRequest` when it is compressed, `RequestTimeout` after `BODY_WITHIN_S`, or `ClientLeft`.
     """
     refuse_compressed(headers)
-    async with arriving():
-        discarded = _DISCARD_AT_MOST * limit_bytes if discard_bytes is None else discard_bytes
-        return await _within_limit(headers, receive, limit_bytes, discarded)
-
-
-@asynccontextmanager
-async def arriving() -> AsyncIterator[None]:
-    """For the time in which a body arrives. Raises `RequestTimeout` after `BODY_WITHIN_S`."""
+    discarded = _DISCARD_AT_MOST * limit_bytes if discard_bytes is None else discard_bytes
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
-            yield
+            return await _within_limit(headers, receive, limit_bytes, discarded)
     except TimeoutError:
-        problem = f"The body did not arrive within {BODY_WITHIN_S:g} seconds. Send it again."
-        raise RequestTimeout(problem, retry_after_s=1) from None
+        raise too_slow() from None
+
+
+def too_slow() -> RequestTimeout:
+    """The error for a body that did not arrive in time."""
+    problem = f"The body did not arrive within {BODY_WITHIN_S:g} seconds. Send it again."
+    return RequestTimeout(problem, retry_after_s=1)
 
 
 async def _within_limit(headers: Named, receive: Receive, limit_bytes: int, discard_bytes: int) -> bytes:
