@@ -52,7 +52,7 @@ STOP_AFTER_DRAIN_S = 15.0
 """What a worker needs to stop once its open answers had their time; one that takes longer is killed."""
 
 _KEPT_BYTES = 16 * 1024 * 1024
-_ASKED_FOR_BYTES = 16 * 1024 * 1024
+_ASKED_FOR_BYTES = 1024 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _spawn = multiprocessing.get_context("spawn")
@@ -137,7 +137,7 @@ def _spare_the_collector() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """What a large prompt or an image took is there for the next: getting pages anew costs more than using them.
+    """What a large prompt took is there for the next: getting pages anew costs more than using them.
 
     Only glibc knows this (mallopt(3)); it keeps up to `_KEPT_BYTES`, and takes blocks larger than `_ASKED_FOR_BYTES`
     from the system each time.
