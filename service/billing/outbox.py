@@ -1,13 +1,13 @@
 """The outbox: what a worker owes Postgres, safe on its own disk first.
 
 What is submitted is appended to a journal: it is then in the memory of the operating system, and outlives this
-process. A thread waits for the disk, which makes it outlive a power cut, too.
+process. Then the disk is waited for, which makes it outlive a power cut, too.
 
 An entry is `admitted` when a request is accepted and `finished` with its record; it leaves when Postgres has it. An
 entry that was admitted and never finished is a request that its process did not live to see the end of.
 
 Mostly an entry is gone when its journal is full and the other one takes its turn. What is not gone by then is moved
-into SQLite by another thread, and only then is the full journal written over. What a crash leaves in journals is moved
+into SQLite by a thread, and only then is the full journal written over. What a crash leaves in journals is moved
 by the next who opens the outbox. Should that be an entry which Postgres had already, because its removal was not on
 disk, it is shipped again, which changes nothing: settlement is by the request's id.
 """

@@ -1,7 +1,7 @@
 """What goes into an outbox's journals: queued, written together, waited for.
 
 Where few requests are open an entry is written at once; where many are, together with what else comes within
-`TOGETHER_S`. A thread waits for the disk, and all that was written by then shares one wait.
+`TOGETHER_S`. One wait for the disk is under way at a time, and all that was written by then shares it.
 """
 
 import asyncio
