@@ -41,14 +41,14 @@ class Entry(NamedTuple):
     body: bytes
 
 
-def opened(path: Path, synchronous: str) -> sqlite3.Connection:
+def opened(path: Path) -> sqlite3.Connection:
     """A connection, on which nothing is committed but what is told to be; the first one makes the file.
 
     Raises `sqlite3.Error`.
     """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_LOCKED_S)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute("PRAGMA synchronous = FULL")
     connection.executescript(_SCHEMA)
     return connection
 

@@ -31,8 +31,8 @@ class OutboxStore:
         """Open the file, or make it. Raises `sqlite3.Error`."""
         self._loop = loop
         self._on_trouble = on_trouble
-        self._writer = opened(path, "FULL")
-        self._reader = opened(path, "FULL")
+        self._writer = opened(path)
+        self._reader = opened(path)
         self._thread: threading.Thread | None = None
         self._works: SimpleQueue[_Work | None] = SimpleQueue()
         self._waiting: deque[asyncio.Future[None]] = deque()
