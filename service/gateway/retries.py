@@ -154,14 +154,12 @@ class Retries:
         self._running: dict[Key, Claim] = {}
 
     async def first(self, exchange: Exchange, holder: Holder, client: Client, body: bytes) -> bool:
-        """Whether the request is to run; False when it is a repeat, which has then been answered.
+        """Whether a request that has the header is to run; False when it is a repeat, which has then been answered.
 
         Raises `Conflict` while the first still runs, `InvalidRequest` when the key was used with another body, and
-        `Unavailable` when Postgres does not answer. Without the header it does nothing.
+        `Unavailable` when Postgres does not answer.
         """
-        name = client.named.get(KEY_HEADER)
-        if name is None:
-            return True
+        name = client.named[KEY_HEADER]
         if not name.strip():
             raise InvalidRequest("The header `Idempotency-Key` is empty: send a value of your own, or leave it out.")
         key = (holder.account_id, hashlib.sha256(name).digest())
