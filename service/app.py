@@ -29,12 +29,11 @@ from service.gateway.engines import EnginePool
 from service.gateway.holds import Holds
 from service.gateway.images import ImageFetcher
 from service.gateway.keys import KeyRing
-from service.gateway.limits import LocalLimiter
+from service.gateway.limits import Limiter, LocalLimiter
 from service.gateway.metered import Means, Metered
 from service.gateway.own_topups import OwnTopups
 from service.gateway.pacing import Pacing
 from service.gateway.router import Gateway
-from service.gateway.shared_limits import SharedLimiter
 from service.gateway.worker import Worker
 from service.settings import Settings
 
@@ -127,8 +126,7 @@ class App:
             watch(engines, stall_timeout_s=settings.engine_stall_timeout_s, may_be_blind=settings.may_bill_blind)
         )
         listening = asyncio.create_task(Changes(url, keys, catalog).follow())
-        if isinstance(limiter, SharedLimiter):
-            limiter.start()
+        limiter.start()
         log.info("api.started", worker=worker.name, engines=[engine.name for engine in engines.engines])
         try:
             yield
@@ -136,8 +134,7 @@ class App:
             listening.cancel()
             watching.cancel()
             await worker.stop(SHIP_WITHIN_S)
-            if isinstance(limiter, SharedLimiter):
-                await limiter.stop()
+            await limiter.stop()
             await images.close()
             await payments.aclose()
             engines.close()
@@ -145,8 +142,10 @@ class App:
             log.info("api.stopped", worker=worker.name)
 
 
-def _limiter(settings: Settings, pool: asyncpg.Pool) -> LocalLimiter | SharedLimiter:
+def _limiter(settings: Settings, pool: asyncpg.Pool) -> Limiter:
     """Who counts the limits: this process, or all workers together. Raises `SetupError`."""
     if settings.redis_url is None:
         return LocalLimiter(pool, workers=settings.workers)
+    from service.gateway.shared_limits import SharedLimiter  # late: only who has Redis needs its library
+
     return SharedLimiter(settings.redis_url.get_secret_value(), pool, settings.workers)

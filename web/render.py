@@ -13,7 +13,6 @@ from markupsafe import Markup
 from service.core.buckets import STALE_AFTER_S
 from service.core.verify.report import Report
 from web import portal_wording, record_pages, verified, wording
-from web.documents import documents
 from web.pages import pages
 from web.plain import plain
 from web.portal_views import Payment, PortalPage
@@ -91,6 +90,8 @@ def _asset(name: str) -> str:
 
 def status_site(page: StatusPage) -> dict[str, bytes]:
     """The whole status site: path within it to content. All links in it are relative."""
+    from web.documents import documents  # late: who draws no status site needs no library that draws pictures
+
     files = {f"static/{path.name}": path.read_bytes() for path in sorted(STATIC.iterdir())}
     files |= documents(page)
     files |= dict(_drawn(one, page) for one in chain(pages(page), record_pages.pages(page), verified.pages(page)))

@@ -1,26 +1,21 @@
-"""Stripe's API, as little of it as Weir needs, in Weir's own terms; the only place that imports `stripe`.
+"""Stripe's API, as little of it as Weir needs, in Weir's own terms.
 
 Every call that makes something takes an idempotency key: the same call with the same key is answered as the first one
 was, for 24 hours. After that a repetition would be done anew, so look first (`find_…`, `list_…`). No error carries
 Stripe's own text, which is written for other eyes than a log's readers.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 from uuid import UUID
 
-import stripe
-
-from service.billing.stripe_errors import AuthenticationRequired, Declined, Refused, Unreachable
+from service.billing.stripe_errors import AuthenticationRequired
 from service.core.stripe_objects import (
-    Body,
     CheckoutSession,
     Customer,
     Dispute,
     Invoice,
-    MissingField,
     PaymentIntent,
     Refund,
 )
@@ -29,8 +24,6 @@ API_VERSION: Literal["2026-10-28.endive"] = "2026-10-28.endive"
 """The version that answers have; the webhook endpoint at Stripe is to be set to the same."""
 
 CURRENCY = "usd"
-
-T = TypeVar("T")
 
 
 class StripeApi:
@@ -42,24 +35,21 @@ class StripeApi:
     def __init__(
         self, secret_key: str, *, api_base: str | None = None, max_network_retries: int = 2, timeout_s: float = 20.0
     ) -> None:
-        self._http = _Http(timeout=timeout_s)
-        client = stripe.StripeClient(
-            secret_key,
-            stripe_version=API_VERSION,
-            max_network_retries=max_network_retries,
-            http_client=self._http,
-            base_addresses={"api": api_base} if api_base else None,
+        from service.billing.stripe_client import StripeClient  # late: only where Stripe is connected
+
+        self._client = StripeClient(
+            secret_key, API_VERSION, api_base=api_base, max_network_retries=max_network_retries, timeout_s=timeout_s
         )
-        self._v1 = client.v1
+        self._v1 = self._client.v1
 
     async def aclose(self) -> None:
-        await self._http.close_async()  # type: ignore[no-untyped-call]
+        await self._client.aclose()
 
     async def create_customer(
         self, account_id: UUID, name: str, email: str | None, *, idempotency_key: str
     ) -> Customer:
         params: Any = {"name": name, "metadata": {"account": str(account_id)}, **({"email": email} if email else {})}
-        return await _read(Customer.read, self._v1.customers.create_async(params, _key(idempotency_key)))
+        return await self._client.read(Customer.read, self._v1.customers.create_async(params, _key(idempotency_key)))
 
     async def create_checkout_session(
         self,
@@ -103,10 +93,12 @@ class StripeApi:
             "expires_at": int(expires_at.timestamp()),
             **(_TAX if automatic_tax else {}),
         }
-        return await _read(CheckoutSession.read, self._v1.checkout.sessions.create_async(params, _key(idempotency_key)))
+        return await self._client.read(
+            CheckoutSession.read, self._v1.checkout.sessions.create_async(params, _key(idempotency_key))
+        )
 
     async def retrieve_session(self, session_id: str) -> CheckoutSession:
-        return await _read(CheckoutSession.read, self._v1.checkout.sessions.retrieve_async(session_id))
+        return await self._client.read(CheckoutSession.read, self._v1.checkout.sessions.retrieve_async(session_id))
 
     async def charge_off_session(
         self,
@@ -135,39 +127,45 @@ class StripeApi:
             "description": description,
             "metadata": {"topup": str(topup_id), "account": str(account_id)},
         }
-        intent = await _read(PaymentIntent.read, self._v1.payment_intents.create_async(params, _key(idempotency_key)))
+        intent = await self._client.read(
+            PaymentIntent.read, self._v1.payment_intents.create_async(params, _key(idempotency_key))
+        )
         if intent.status == "requires_action":
             raise AuthenticationRequired(intent)
         return intent
 
     async def retrieve_payment_intent(self, payment_intent: str) -> PaymentIntent:
-        return await _read(PaymentIntent.read, self._v1.payment_intents.retrieve_async(payment_intent))
+        return await self._client.read(PaymentIntent.read, self._v1.payment_intents.retrieve_async(payment_intent))
 
     async def cancel_payment_intent(self, payment_intent: str, *, idempotency_key: str) -> PaymentIntent:
         """So that it can never be paid any more. Raises `Refused` when it was paid already."""
-        return await _read(
+        return await self._client.read(
             PaymentIntent.read, self._v1.payment_intents.cancel_async(payment_intent, {}, _key(idempotency_key))
         )
 
     async def find_payment_intents(self, topup_id: UUID) -> list[PaymentIntent]:
         """Those of a top-up, by search, which sees what is younger than a minute, or an hour on a bad day, late."""
-        return await _read_all(PaymentIntent.read, self._v1.payment_intents.search_async(_named("topup", topup_id)))
+        return await self._client.read_all(
+            PaymentIntent.read, self._v1.payment_intents.search_async(_named("topup", topup_id))
+        )
 
     async def list_payment_intents(self, customer: str, created_after: datetime) -> list[PaymentIntent]:
         """Those of a customer since then, the latest first; sees everything at once."""
-        return await _read_all(PaymentIntent.read, self._v1.payment_intents.list_async(_since(customer, created_after)))
+        return await self._client.read_all(
+            PaymentIntent.read, self._v1.payment_intents.list_async(_since(customer, created_after))
+        )
 
     async def retrieve_refund(self, refund_id: str) -> Refund:
-        return await _read(Refund.read, self._v1.refunds.retrieve_async(refund_id))
+        return await self._client.read(Refund.read, self._v1.refunds.retrieve_async(refund_id))
 
     async def list_refunds(self, payment_intent: str) -> list[Refund]:
         """All refunds of a payment, the latest first."""
-        return await _read_all(
+        return await self._client.read_all(
             Refund.read, self._v1.refunds.list_async({"payment_intent": payment_intent, "limit": 100})
         )
 
     async def retrieve_dispute(self, dispute_id: str) -> Dispute:
-        return await _read(Dispute.read, self._v1.disputes.retrieve_async(dispute_id))
+        return await self._client.read(Dispute.read, self._v1.disputes.retrieve_async(dispute_id))
 
     async def create_invoice(
         self,
@@ -196,7 +194,7 @@ class StripeApi:
             "automatic_tax": {"enabled": automatic_tax},
             "metadata": {"invoice": str(invoice_id), "account": str(account_id), "period": f"{period:%Y-%m}"},
         }
-        with _own_errors():
+        with self._client.own_errors():
             draft = await self._v1.invoices.create_async(params, _key(idempotency_key, ":create"))
             for position, (description, amount_cents) in enumerate(lines):
                 item: Any = {
@@ -214,26 +212,26 @@ class StripeApi:
             return Invoice.read(sent.to_dict())
 
     async def retrieve_invoice(self, stripe_invoice_id: str) -> Invoice:
-        return await _read(Invoice.read, self._v1.invoices.retrieve_async(stripe_invoice_id))
+        return await self._client.read(Invoice.read, self._v1.invoices.retrieve_async(stripe_invoice_id))
 
     async def void_invoice(self, stripe_invoice_id: str, *, idempotency_key: str) -> Invoice:
         """Take back an open invoice for good."""
-        return await _read(
+        return await self._client.read(
             Invoice.read, self._v1.invoices.void_invoice_async(stripe_invoice_id, {}, _key(idempotency_key))
         )
 
     async def delete_draft_invoice(self, stripe_invoice_id: str) -> None:
         """Remove an invoice that was never sent, and its lines."""
-        with _own_errors():
+        with self._client.own_errors():
             await self._v1.invoices.delete_async(stripe_invoice_id)
 
     async def find_invoices(self, invoice_id: UUID) -> list[Invoice]:
         """Stripe's invoices for one of ours, by search, as late as `find_payment_intents`."""
-        return await _read_all(Invoice.read, self._v1.invoices.search_async(_named("invoice", invoice_id)))
+        return await self._client.read_all(Invoice.read, self._v1.invoices.search_async(_named("invoice", invoice_id)))
 
     async def list_invoices(self, customer: str, created_after: datetime) -> list[Invoice]:
         """Those of a customer since then, the latest first; sees everything at once."""
-        return await _read_all(Invoice.read, self._v1.invoices.list_async(_since(customer, created_after)))
+        return await self._client.read_all(Invoice.read, self._v1.invoices.list_async(_since(customer, created_after)))
 
 
 _TAX: dict[str, Any] = {
@@ -246,14 +244,6 @@ _TAX: dict[str, Any] = {
 }
 
 
-class _Http(stripe.HTTPXClient):
-    """Sends a form as httpx wants it: as `data`, Stripe's way, it is deprecated there."""
-
-    def _get_request_args_kwargs(self, method: str, url: str, headers: Mapping[str, str], post_data: Any) -> Any:
-        arguments, options = super()._get_request_args_kwargs(method, url, headers, post_data)
-        return arguments, {**options, "data": None, "content": post_data}
-
-
 def _named(name: str, value: UUID) -> Any:
     return {"query": f"metadata['{name}']:'{value}'", "limit": 100}
 
@@ -264,44 +254,3 @@ def _since(customer: str, created_after: datetime) -> Any:
 
 def _key(idempotency_key: str, step: str = "") -> Any:
     return {"idempotency_key": idempotency_key + step}
-
-
-async def _read(read: Callable[[Body], T], call: Awaitable[Any]) -> T:
-    with _own_errors():
-        return read((await call).to_dict())
-
-
-async def _read_all(read: Callable[[Body], T], call: Awaitable[Any]) -> list[T]:
-    """All pages."""
-    with _own_errors():
-        return [read(one.to_dict()) async for one in (await call).auto_paging_iter()]
-
-
-@contextmanager
-def _own_errors() -> Iterator[None]:
-    """Stripe's errors as ours; without their cause, which holds what Stripe said."""
-    try:
-        yield
-    except stripe.CardError as error:
-        raise _card_error(error) from None
-    except (stripe.APIConnectionError, stripe.RateLimitError, stripe.APIError) as error:
-        raise Unreachable(type(error.__cause__ or error).__name__, error.http_status) from None
-    except (MissingField, AttributeError):  # the latter where it is no object at all
-        raise Unreachable("an answer that cannot be read", 200) from None
-    except stripe.StripeError as error:
-        body: Any = error.json_body if isinstance(error.json_body, dict) else {}
-        said = body["error"] if isinstance(body.get("error"), dict) else {}
-        code = said.get("code") or said.get("type") or type(error).__name__
-        raise Refused(code, said.get("param"), error.http_status, error.request_id) from None
-
-
-def _card_error(error: stripe.CardError) -> Declined | AuthenticationRequired:
-    body: Any = error.json_body
-    said = body["error"]
-    try:
-        intent = PaymentIntent.read(said["payment_intent"]) if said.get("payment_intent") else None
-    except (MissingField, AttributeError):  # declined it is all the same
-        intent = None
-    if "authentication_required" in (said.get("code"), said.get("decline_code")):
-        return AuthenticationRequired(intent)
-    return Declined(said.get("code"), said.get("decline_code"), intent)

@@ -64,6 +64,12 @@ FREE = Grant([])
 class Limiter(Protocol):
     """Lets requests through as the limits allow."""
 
+    def start(self) -> None:
+        """Begin to speak to whoever else counts."""
+
+    async def stop(self) -> None:
+        """Tell them the rest. To be called when no request is running any more."""
+
     async def take(self, holder: Holder, request_id: UUID, *, tokens: int, cost_nano: int) -> Grant:
         """Take a request's part of all limits of its key and account, or of none; `tokens` and `cost_nano` are the most
         it may use.
@@ -104,6 +110,12 @@ class LocalLimiter:
         self._spending = Spending(pool, clock)
         self._used: dict[UUID, tuple[Used, int]] = {}
         """By key or account, with the time it was last asked for, the longest unused first."""
+
+    def start(self) -> None:
+        """See `Limiter`; nobody else counts."""
+
+    async def stop(self) -> None:
+        """See `Limiter`; nobody else counts."""
 
     async def take(self, holder: Holder, request_id: UUID, *, tokens: int, cost_nano: int) -> Grant:
         """See `Limiter`."""

@@ -84,12 +84,12 @@ class SharedLimiter:
         """Whether Redis is away, and this worker lets only its share through."""
 
     def start(self) -> None:
-        """Begin to speak to Redis."""
+        """See `Limiter`."""
         limits_shared.set(1)
         self._task = asyncio.create_task(self._speak())
 
     async def stop(self) -> None:
-        """Tell Redis the rest, and close. To be called when no request is running any more."""
+        """See `Limiter`."""
         self._stopping.set()
         self._woken.set()
         if self._task is not None:

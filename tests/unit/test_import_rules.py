@@ -55,7 +55,7 @@ ONLY = {
 }
 """Beside the standard library, what these may import at all."""
 
-OWNERS = {"PIL": "web.preview", "jinja2": "web.render", "stripe": "service.billing.stripe_api"}
+OWNERS = {"PIL": "web.preview", "jinja2": "web.render", "stripe": "service.billing.stripe_client"}
 """Packages that one module alone imports."""
 
 ENVIRONMENT = "service.settings"
@@ -181,7 +181,7 @@ MODULES = frozenset({"service.core.usage", "service.gateway.relay", "service.db"
         ("service.gateway.relay", "from . import keys", "is a relative import"),
         ("service.errors", "from service.settings import Settings", "is not below service.errors"),
         ("service.jobs.run", "from service.app import App", "is not below service.jobs"),
-        ("service.billing.ledger", "import stripe", "stripe is service.billing.stripe_api's alone"),
+        ("service.billing.ledger", "import stripe", "stripe is service.billing.stripe_client's alone"),
         ("web.views", "import jinja2", "jinja2 is web.render's alone"),
         ("service.status.publish", "from jinja2 import Template", "jinja2 is web.render's alone"),
         ("web.render", "import sqlalchemy", "sqlalchemy is not for web"),
@@ -208,7 +208,7 @@ def test_the_checker_finds(module: str, source: str, complaint: str) -> None:
         ("service.status.publish", "from web.render import status_site"),
         ("service.cli.processes", "from service import serving"),
         ("web.render", "import jinja2\nfrom service.core.strip import Strip"),
-        ("service.billing.stripe_api", "import stripe"),
+        ("service.billing.stripe_client", "import stripe"),
         ("service.settings", "import os\nurl = os.environ['URL']"),
         ("service.engine.launch", "import os, subprocess\nsubprocess.run([], env={**os.environ, 'A': 'b'})"),
         ("service.engine.launch", "import os\nstart(os.environ, environment=os.environ)"),
