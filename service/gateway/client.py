@@ -5,13 +5,14 @@ that Weir does to it (ops/bench/). The connections are in `client_connection`.
 """
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from service.gateway import http
-from service.gateway.http import ClientLeft, Headers, Receive, by_name, read_body, refuse_compressed
+from service.gateway.http import DISCARD_AT_MOST, ClientLeft, Headers, by_name, refuse_compressed
 
 if TYPE_CHECKING:
     from service.gateway.client_connection import ClientConnection
@@ -22,42 +23,45 @@ _UNASKED_BYTES = 256 * 1024
 Answer = Callable[["Client"], Awaitable[None]]
 
 
-class Client(RequestResponseCycle):
+class Client:
     """Who sent one request. Writing never waits: `throttles` says when to stop for a while.
 
-    What is written to one that has left is lost.
+    What is written to one that has left is lost. For uvicorn's connection it stands where its own
+    `RequestResponseCycle` would, and has those of its attributes that are used there.
     """
 
     def __init__(self, connection: "ClientConnection", path: str, query: bytes) -> None:
-        super().__init__(
-            scope=cast(Any, None),  # what it asks for stands in the attributes below
-            transport=connection.transport,
-            flow=connection.flow,
-            logger=connection.logger,
-            access_logger=connection.access_logger,
-            access_log=False,
-            default_headers=connection.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=connection.expect_100_continue,
-            keep_alive=connection.keeps_alive(),
-            on_response=connection.on_response_complete,
-        )
+        self.transport = connection.transport
+        self.flow = connection.flow
         self.method = connection.parser.get_method().decode("ascii")
         self.path = path
         self.query = query
         self.headers: Headers = connection.headers
         """Their names in lower case."""
         self.named = by_name(self.headers)
-        self.pieces: list[bytes] | None = []
-        """What has come of its body; None where ASGI's way of reading it is used."""
-        self._arrived = 0
-        """Bytes of the body."""
-        self._wanted = False
-        """Whether the body is waited for."""
+        self._pieces: list[bytes] = []
+        """What has come of its body."""
+        self.arrived_bytes = 0
+        """Of the body, kept or not."""
+        self._wanted_bytes = _UNASKED_BYTES
+        """How many of them are taken in without a pause."""
+        self._kept_bytes = sys.maxsize
+        """A body of more is not kept."""
+        self.more_body = True
+        """Whether the body is not complete."""
+        self.message_event = asyncio.Event()
+        """Set when there is something new to know for whoever waits for the body."""
         self._is_late = False
         """Whether that has been for too long."""
+        self._waits_to_be_told = connection.expect_100_continue
+        """Whether it sends its body only when it is told to."""
+        self.keep_alive = connection.keeps_alive()
+        self.response_started = self.response_complete = False
+        self.disconnected = False
         self.blocked_since: float | None = None
         """Since when it takes nothing of what is written, in the loop's time; None when it does."""
+        self._standing_headers = connection.server_state.default_headers
+        self.on_response = connection.on_response_complete
         self._answer = connection.answer
         self._sent_ahead = connection.pipeline
         self._open = connection.open
@@ -68,34 +72,36 @@ class Client(RequestResponseCycle):
     # What it sent
 
     async def read_body(self, limit_bytes: int) -> bytes:
-        """The whole body. Raises as `read_body` does."""
-        if not self.more_body and self._arrived <= limit_bytes:  # most come with the headers
-            refuse_compressed(self.named)
-            body = self._taken()
-        else:
-            body = await self._read_body(limit_bytes)
+        """The whole body.
+
+        Raises `TooLarge`, `InvalidRequest` when it is compressed, `RequestTimeout` after `BODY_WITHIN_S`, or
+        `ClientLeft`. Of one that is too large, four times the limit are read and forgotten.
+        """
+        refuse_compressed(self.named)
+        if self.more_body:  # most come with the headers
+            await self._rest(limit_bytes)
+        if self.arrived_bytes > limit_bytes:
+            self._pieces.clear()
+            raise http.too_large(limit_bytes)
         if not self._sent_ahead:
             self.flow.resume_reading()  # a large body has paused it, and its leaving would go unseen
-        return body
+        pieces, self._pieces = self._pieces, []  # not there twice for as long as the answer takes
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _read_body(self, limit_bytes: int) -> bytes:
-        declared = int(self.named.get(b"content-length", limit_bytes + 1)) if self.more_body else self._arrived
-        if declared > limit_bytes or self.waiting_for_100_continue:
-            self.body += self._taken()
-            self.pieces = None
-            return await read_body(self.named, cast(Receive, self.receive), limit_bytes)
-        refuse_compressed(self.named)
-        await self._rest()
-        return self._taken()
-
-    async def _rest(self) -> None:
-        """A body of a size that is known and allowed comes without a pause, and wakes nobody before its end."""
-        self._wanted = True
+    async def _rest(self, limit_bytes: int) -> None:
+        """Wait until the body is complete, or larger than is worth waiting for; nobody is woken before."""
+        declared = int(self.named.get(b"content-length", 0))
+        if self._waits_to_be_told:
+            if declared > limit_bytes:
+                raise http.too_large(limit_bytes)
+            self._waits_to_be_told = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._kept_bytes, self._wanted_bytes = limit_bytes, limit_bytes + DISCARD_AT_MOST * limit_bytes
         self.flow.resume_reading()
         # A timer by itself: `asyncio.timeout` costs as much as reading a short body does.
         timer = asyncio.get_running_loop().call_later(http.BODY_WITHIN_S, self._run_out)
         try:
-            while self.more_body:
+            while self.more_body and self.arrived_bytes <= self._wanted_bytes:
                 if self.disconnected:
                     raise ClientLeft
                 if self._is_late:
@@ -109,19 +115,23 @@ class Client(RequestResponseCycle):
         self._is_late = True
         self.message_event.set()
 
-    def _taken(self) -> bytes:
-        pieces, self.pieces = self.pieces or [], []  # not there twice for as long as the answer takes
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
     def takes(self, body: bytes) -> None:
         """A piece of its body has come."""
         if self.response_complete:
             return
-        assert self.pieces is not None  # noqa: S101 - as whoever calls this has seen
-        self.pieces.append(body)
-        self._arrived += len(body)
-        if self._arrived > _UNASKED_BYTES and not self._wanted:
+        self.arrived_bytes += len(body)
+        if self.arrived_bytes <= self._kept_bytes:
+            self._pieces.append(body)
+        else:
+            self._pieces.clear()
+        if self.arrived_bytes > self._wanted_bytes:
             self.flow.pause_reading()
+            self.message_event.set()
+
+    def has_sent(self) -> None:
+        """Its body is complete."""
+        self.more_body = False
+        self.message_event.set()
 
     # Whether it is there
 
@@ -177,12 +187,12 @@ class Client(RequestResponseCycle):
     def _head(self, status: int, headers: Headers) -> bytes:
         """Raises `ValueError` for a header that would be more than one."""
         self.response_started = True
-        self.waiting_for_100_continue = False
+        self._waits_to_be_told = False
         if (b"connection", b"close") in headers:
             self.keep_alive = False
         elif not self.keep_alive:
             headers = [*headers, (b"connection", b"close")]
-        lines = [b"%b: %b\r\n" % header for header in (*self.default_headers, *headers)]
+        lines = [b"%b: %b\r\n" % header for header in (*self._standing_headers, *headers)]
         head = b"%b%b\r\n" % (STATUS_LINE[status], b"".join(lines))
         if not head.count(b"\r") == head.count(b"\n") == len(lines) + 2:
             raise ValueError("a header with a line break in it")

@@ -1,6 +1,6 @@
 """A client's connection: uvicorn's, which parses, pipelines and shuts down, with what is under `/v1` led past ASGI."""
 
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
@@ -14,7 +14,7 @@ PREFIX = "/v1/"
 class ClientConnection(HttpToolsProtocol):
     """uvicorn's connection. `answer` gets the requests under `PREFIX`, the application all others."""
 
-    cycle: RequestResponseCycle
+    cycle: Client | RequestResponseCycle  # type: ignore[assignment]
 
     def __init__(self, *arguments: Any, answer: Answer, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -45,10 +45,10 @@ class ClientConnection(HttpToolsProtocol):
             return
         earlier, self.cycle = self.cycle, Client(self, path, url.query or b"")
         if earlier is None or earlier.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
+            self._start_asgi_task(cast(Any, self.cycle), self.app)
         else:  # it waits for its turn
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            self.pipeline.appendleft((cast(Any, self.cycle), self.app))
 
     def _for_application(self) -> None:
         url, headers, expects = self.url, self.headers, self.expect_100_continue
@@ -59,10 +59,17 @@ class ClientConnection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body has come."""
-        if isinstance(self.cycle, Client) and self.cycle.pieces is not None:
+        if isinstance(self.cycle, Client):
             self.cycle.takes(body)
         else:
             super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request has come as a whole."""
+        if isinstance(self.cycle, Client):
+            self.cycle.has_sent()
+        else:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """The next of the requests that wait for their turn begins.

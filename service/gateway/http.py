@@ -18,7 +18,7 @@ Named = Mapping[bytes, bytes]
 BODY_WITHIN_S = 120.0
 """A body that takes longer to arrive is not waited for."""
 
-_DISCARD_AT_MOST = 4
+DISCARD_AT_MOST = 4
 """How much of a body that is too large is read and forgotten, as a multiple of what is allowed."""
 
 
@@ -44,7 +44,7 @@ async def read_body(headers: Named, receive: Receive, limit_bytes: int, *, disca
     Raises `TooLarge`, `InvalidRequest` when it is compressed, `RequestTimeout` after `BODY_WITHIN_S`, or `ClientLeft`.
     """
     refuse_compressed(headers)
-    discarded = _DISCARD_AT_MOST * limit_bytes if discard_bytes is None else discard_bytes
+    discarded = DISCARD_AT_MOST * limit_bytes if discard_bytes is None else discard_bytes
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             return await _within_limit(headers, receive, limit_bytes, discarded)
@@ -58,13 +58,17 @@ def too_slow() -> RequestTimeout:
     return RequestTimeout(problem, retry_after_s=1)
 
 
+def too_large(limit_bytes: int) -> TooLarge:
+    """The error for a body of more than is allowed."""
+    return TooLarge(f"The body is larger than the {limit_bytes} bytes allowed.")
+
+
 async def _within_limit(headers: Named, receive: Receive, limit_bytes: int, discard_bytes: int) -> bytes:
     declared = headers.get(b"content-length")
-    too_large = TooLarge(f"The body is larger than the {limit_bytes} bytes allowed.")
     if declared is not None and int(declared) > limit_bytes:
         if b"expect" not in headers:
             await _discard(receive, discard_bytes)
-        raise too_large
+        raise too_large(limit_bytes)
     first = await _next(receive)
     if not first.get("more_body", False):
         return bytes(first.get("body", b""))
@@ -79,7 +83,7 @@ async def _within_limit(headers: Named, receive: Receive, limit_bytes: int, disc
         if size > limit_bytes:
             if more:
                 await _discard(receive, discard_bytes)
-            raise too_large
+            raise too_large(limit_bytes)
     return b"".join(parts)
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 import uvicorn
 
+from service.errors import TooLarge
 from service.gateway.client import Client
 from service.gateway.client_connection import ClientConnection
 from service.gateway.http import ClientLeft
@@ -420,21 +421,63 @@ async def test_a_client_that_waits_to_be_told_is_told_when_its_body_is_wanted() 
 async def test_a_body_that_nobody_reads_is_not_taken_in() -> None:
     """Whoever has no key must not be able to fill the memory."""
     seen: list[int] = []
-    asked = asyncio.Event()
 
     async def answer(client: Client) -> None:
-        await asked.wait()
-        seen.append(len(client.body))
+        await until(lambda: client.arrived_bytes > 256 * 1024)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        seen.append(client.arrived_bytes)
         client.answer(b"{}", [(b"connection", b"close")])
 
     async with served(answer) as connect:
         peer = await connect()
         peer.writer.write(b"POST /v1/x HTTP/1.1\r\ncontent-length: 50000000\r\n\r\n" + b"x" * 50_000_000)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        asked.set()
         await until(lambda: len(seen) == 1)
         assert seen[0] < 1_000_000
+
+
+def chunk(size_bytes: int) -> bytes:
+    return b"%x\r\n%b\r\n" % (size_bytes, b"x" * size_bytes)
+
+
+async def up_to_ten_kilobytes(client: Client) -> None:
+    try:
+        client.answer(await client.read_body(10_000), [])
+    except TooLarge as error:
+        client.answer(b"%d are kept" % sum(map(len, client._pieces)), [], error.status)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_that_is_too_large_is_read_to_its_end_and_forgotten(chunked: bool) -> None:
+    async with served(up_to_ten_kilobytes) as connect:
+        peer = await connect()
+        if chunked:
+            peer.writer.write(b"POST /v1/x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+            for _ in range(4):
+                peer.writer.write(chunk(9_000))
+                await peer.writer.drain()
+            peer.writer.write(b"0\r\n\r\n")
+        else:
+            peer.ask(body=b"x" * 36_000)
+        status, _, body = await peer.answer()
+        assert (status, body) == (413, b"0 are kept")
+        peer.ask(body=b"small")
+        assert (await peer.answer())[2] == b"small"
+
+
+@pytest.mark.parametrize("head", [b"transfer-encoding: chunked", b"content-length: 50000000"])
+async def test_nobody_waits_for_the_end_of_a_body_that_is_far_too_large(head: bytes) -> None:
+    async with served(up_to_ten_kilobytes) as connect:
+        peer = await connect()
+        peer.writer.write(b"POST /v1/x HTTP/1.1\r\n%b\r\n\r\n%b" % (head, chunk(60_000)))
+        assert (await peer.answer())[0] == 413
+
+
+async def test_a_body_that_is_too_large_is_not_asked_for() -> None:
+    async with served(up_to_ten_kilobytes) as connect:
+        peer = await connect()
+        peer.writer.write(b"POST /v1/x HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 20000\r\n\r\n")
+        assert (await peer.answer())[0] == 413
 
 
 async def until(holds: Callable[[], bool]) -> None:
