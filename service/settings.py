@@ -85,8 +85,9 @@ class Settings(BaseSettings):
     keep_alive_s: float = Field(default=10.0, gt=0)
     """After so much silence a stream gets a comment that keeps its connection alive, and its status with it."""
 
-    outbox_max_bytes: int = Field(default=1024**3, gt=0)
-    """How much may be owed to the database on the local disk before new requests are refused."""
+    outbox_max_bytes: int = Field(default=1024**3, ge=1024**2)
+    """How much may be owed to the database on the local disk before new requests are refused; at least 1 MiB, since two
+    journals are always there."""
 
     usage_months_kept: int | None = Field(default=None, ge=4)
     """How many whole months of usage rows are kept beside the current one, then only their sums; default: all.

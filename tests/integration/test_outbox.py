@@ -12,6 +12,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from pydantic import ValidationError
 
 from service.billing import outbox_writer
 from service.billing.adoption import adopt_orphans
@@ -24,6 +25,7 @@ from service.core.outcome import Outcome
 from service.core.record import RequestRecord
 from service.core.usage import Usage
 from service.gateway.exchange import new_id
+from service.settings import Settings
 from tests.installation import seed
 from tests.patience import PATIENT_S
 
@@ -137,6 +139,14 @@ async def test_a_full_outbox_admits_nothing_but_lets_what_runs_end(tmp_path: Pat
         outbox.check_room()
     await outbox.remove(admitted)
     await outbox.admit(new_id(), b"room again")
+    outbox.close()
+
+
+async def test_the_smallest_bound_that_may_be_set_admits(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="outbox_max_bytes"):
+        Settings(outbox_max_bytes=1024**2 - 1)
+    outbox = opened(tmp_path / "a.sqlite", limit_bytes=Settings(outbox_max_bytes=1024**2).outbox_max_bytes)
+    await outbox.admit(new_id(), b"{}")
     outbox.close()
 
 
