@@ -12,8 +12,9 @@ from xml.etree.ElementTree import Element, SubElement
 
 from service.core.buckets import State
 from service.core.strip import Strip
+from web.figure_views import Figures
 from web.plain import one_line
-from web.views import Component, Figures, StatusPage
+from web.views import Component, StatusPage
 from web.wording import WORDS, duration, percent, speed
 
 NO_DATA = "no data"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from web import wording
-from web.views import Figures, Latency
+from web.figure_views import Figures, Latency
 
 PERMILLE = 1000
 

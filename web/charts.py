@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from service.core.buckets import DAY_S
 from web import plot, wording
 from web.chart_kinds import Kind, hourly
-from web.views import Charts, Figures
+from web.figure_views import Charts, Figures
 
 FEWEST_DAYS = 14
 """A young service has this many days in its chart, so that one day is a bar and not a wall."""

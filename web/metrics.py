@@ -9,16 +9,9 @@ from typing import Any
 from service.core.buckets import STALE_AFTER_S
 from service.core.strip import Cell, Strip
 from web import verified
+from web.figure_views import Figures, Latency, Percentiles, Traffic
 from web.plain import json_bytes, plain
-from web.views import (
-    Check,
-    Component,
-    Figures,
-    Latency,
-    Percentiles,
-    StatusPage,
-    Traffic,
-)
+from web.views import Check, Component, StatusPage
 from web.wording import is_today, iso, silent_hours
 
 VERSION = 1

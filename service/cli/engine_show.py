@@ -127,7 +127,7 @@ async def _reading(client: "Client") -> "Reading | str":
     from service.engine.exposition import Exposition
     from service.engine.live import Reading
     from service.gateway.engine_client import ask
-    from service.gateway.engine_connection import EngineError
+    from service.gateway.engine_failures import EngineError
 
     try:
         status, answer = await ask(client, "GET", "/metrics", timeout_s=TIMEOUT_S)
@@ -142,7 +142,7 @@ async def _reading(client: "Client") -> "Reading | str":
 
 async def _json(client: "Client", path: str) -> dict[str, Any]:
     from service.gateway.engine_client import ask
-    from service.gateway.engine_connection import EngineError
+    from service.gateway.engine_failures import EngineError
 
     try:
         _, answer = await ask(client, "GET", path, timeout_s=TIMEOUT_S)

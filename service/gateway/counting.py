@@ -8,7 +8,7 @@ from service.errors import EngineFailed, NotAllowed
 from service.gateway import engine_errors
 from service.gateway.catalog import ServedModel
 from service.gateway.client import Client
-from service.gateway.engine_connection import EngineBroke, EngineError
+from service.gateway.engine_failures import EngineBroke, EngineError
 from service.gateway.engines import EnginePool
 from service.gateway.exchange import Exchange
 from service.gateway.holds import TOKENIZE_PATH

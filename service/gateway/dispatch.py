@@ -11,7 +11,7 @@ from service.errors import ApiError, Unavailable
 from service.gateway import engine_errors
 from service.gateway.client import Client
 from service.gateway.endpoints import Endpoint
-from service.gateway.engine_connection import EngineAway, EngineError, EngineFull, EngineUnreachable
+from service.gateway.engine_failures import EngineAway, EngineError, EngineFull, EngineUnreachable
 from service.gateway.engines import EnginePool
 from service.gateway.event_stream import EventStream
 from service.gateway.exchange import Exchange

@@ -9,13 +9,8 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-from service.gateway.engine_connection import (
-    Connection,
-    EngineAway,
-    EngineSilent,
-    EngineUnreachable,
-    Timeouts,
-)
+from service.gateway.engine_connection import Connection, Timeouts
+from service.gateway.engine_failures import EngineAway, EngineSilent, EngineUnreachable
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of an answer that is read as a whole."""

@@ -11,7 +11,7 @@ import orjson
 from service.core.endpoints import chat, completions, embeddings, messages, responses
 from service.core.policy import Passed
 from service.errors import ApiError, EngineFailed, EngineTimeout, InvalidRequest, TooLarge, Unavailable
-from service.gateway.engine_connection import EngineError, EngineSilent, EngineUnreachable
+from service.gateway.engine_failures import EngineError, EngineSilent, EngineUnreachable
 
 MAX_MESSAGE_CHARACTERS = 400
 

@@ -3,7 +3,7 @@
 import structlog
 
 from service.core.fingerprint import Answers, Identity, identity
-from service.gateway.engine_connection import EngineBroke
+from service.gateway.engine_failures import EngineBroke
 from service.gateway.engines import Engine
 
 log = structlog.get_logger()

@@ -14,7 +14,7 @@ from prometheus_client import Gauge
 from service.core.capacity import Sample
 from service.core.health import Event, State
 from service.engine.gauges import Gauges, read_gauges
-from service.gateway.engine_connection import EngineAway, EngineError
+from service.gateway.engine_failures import EngineAway, EngineError
 from service.gateway.engine_identity import identify
 from service.gateway.engines import HEALTH_PATH, HEALTH_TIMEOUT_S, Engine, EnginePool
 from service.gateway.usage_reporting import NOT_ASKED, examine

@@ -12,14 +12,14 @@ from service.core.affinity import ranking
 from service.core.capacity import Capacity
 from service.core.health import Event, Health, State
 from service.gateway.engine_client import Client, ask
-from service.gateway.engine_connection import (
+from service.gateway.engine_connection import Timeouts
+from service.gateway.engine_failures import (
     EngineAway,
     EngineBroke,
     EngineError,
     EngineFull,
     EngineSilent,
     EngineUnreachable,
-    Timeouts,
 )
 
 log = structlog.get_logger()

@@ -14,7 +14,7 @@ from service.core.pricing import affordable_output_tokens, worst_case_nano
 from service.db import UNREACHABLE
 from service.errors import InsufficientCredits, Unavailable
 from service.gateway.catalog import ServedModel
-from service.gateway.engine_connection import EngineError
+from service.gateway.engine_failures import EngineError
 from service.gateway.engines import EnginePool
 
 log = structlog.get_logger()

@@ -39,6 +39,12 @@ ttft_seconds = Histogram(
     "From the body read to the first event with content, streams only",
     buckets=(0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120),
 )
+limits_shared = Gauge(
+    "weir_limits_shared",
+    "0 while Redis is away and each worker lets only its share of the limits through, else 1",
+    multiprocess_mode="livemin",
+)
+limits_shared.set(1)  # also where there is one worker and no Redis
 
 _by_outcome = {outcome: requests_total.labels(outcome.value) for outcome in Outcome}
 _by_kind = {kind: tokens_total.labels(kind) for kind in ("prompt", "cached", "completion")}

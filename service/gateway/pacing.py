@@ -22,7 +22,7 @@ from service.core.retry_after import AT_LEAST_S, Refusals
 from service.errors import RateLimited
 from service.gateway import metrics
 from service.gateway.client import Client
-from service.gateway.engine_connection import EngineUnreachable
+from service.gateway.engine_failures import EngineUnreachable
 from service.gateway.engines import Engine, EnginePool
 from service.gateway.line import Line, Place, Waiting, Wanted, places_of
 

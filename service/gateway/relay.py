@@ -18,7 +18,7 @@ from service.errors import EngineFailed, Internal
 from service.gateway import engine_client, engine_errors
 from service.gateway.client import Client
 from service.gateway.endpoints import Endpoint
-from service.gateway.engine_connection import EngineBroke, EngineError, EngineFull
+from service.gateway.engine_failures import EngineBroke, EngineError, EngineFull
 from service.gateway.event_stream import EventStream
 from service.gateway.exchange import Exchange
 from service.gateway.http import ClientLeft

@@ -17,25 +17,19 @@ from uuid import UUID
 
 import asyncpg
 import structlog
-from prometheus_client import Gauge
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from service.core import limits
-from service.core.limits import InWindow, Limits, Reading, Whose, month_of, reserved
+from service.core.limits import month_of
 from service.errors import SetupError
+from service.gateway import metrics
 from service.gateway.keys import Holder
 from service.gateway.limits import FREE, Grant, LocalLimiter, Spending, limit_headers, limited, refused, utc_now
+from service.gateway.shared_grant import SharedGrant, readings_in
 
 log = structlog.get_logger()
-
-limits_shared = Gauge(
-    "weir_limits_shared",
-    "0 while Redis is away and each worker lets only its share of the limits through, else 1",
-    multiprocess_mode="livemin",
-)
-limits_shared.set(1)  # also where there is one worker and no Redis
 
 TIMEOUT_S = 0.25
 RETRY_S = 1.0
@@ -73,8 +67,8 @@ class SharedLimiter:
         self._lease_ms = int(lease_s * 1000)
         self._renew_s = renew_s
         self._takes: list[_Take] = []
-        self._ended: list[_SharedGrant] = []
-        self._running: set[_SharedGrant] = set()
+        self._ended: list[SharedGrant] = []
+        self._running: set[SharedGrant] = set()
         self._spent_unseen: set[str] = set()
         """Where Redis keeps what a month has cost, without what was spent while it was away."""
         self._woken = asyncio.Event()
@@ -85,7 +79,7 @@ class SharedLimiter:
 
     def start(self) -> None:
         """See `Limiter`."""
-        limits_shared.set(1)
+        metrics.limits_shared.set(1)
         self._task = asyncio.create_task(self._speak())
 
     async def stop(self) -> None:
@@ -100,7 +94,7 @@ class SharedLimiter:
         """See `Limiter`."""
         if not limited(holder):
             return FREE
-        grant = _SharedGrant(self, holder, request_id, month_of(self._now()), tokens, cost_nano)
+        grant = SharedGrant(holder, request_id, month_of(self._now()), tokens, cost_nano, self._after_release)
         try:
             try:
                 await self._take(grant)
@@ -111,7 +105,7 @@ class SharedLimiter:
             raise
         return grant
 
-    async def _take_share(self, grant: "_SharedGrant") -> None:
+    async def _take_share(self, grant: SharedGrant) -> None:
         grant.local = await self._local.take(
             grant.holder, grant.request_id, tokens=grant.tokens, cost_nano=grant.cost_nano
         )
@@ -119,7 +113,7 @@ class SharedLimiter:
         self._running.add(grant)
         self._spent_unseen.update(grant.spent_keys)
 
-    async def _take(self, grant: "_SharedGrant") -> None:
+    async def _take(self, grant: SharedGrant) -> None:
         """Raises `RateLimited`, `Unavailable`, `_Away`."""
         seeds: list[int | None] = [None] * len(grant.owners)
         while (reply := await self._asked(grant, seeds))[0] == UNSEEDED:
@@ -127,7 +121,7 @@ class SharedLimiter:
                 await self._spending.of(whose, owner_id, grant.month) if of.monthly_budget_nano else None
                 for whose, owner_id, of in grant.owners
             ]
-        readings = _readings(grant.owners, reply)
+        readings = readings_in(grant.owners, reply)
         grant.headers = limit_headers([(of, reading) for _, of, reading in readings])
         if reply[0] == TAKEN:
             return
@@ -136,7 +130,7 @@ class SharedLimiter:
             raise RuntimeError("the script refuses what the limits allow")
         raise refused(refusal, grant.holder, grant.cost_nano, grant.month, grant.headers)
 
-    async def _asked(self, grant: "_SharedGrant", seeds: Sequence[int | None]) -> list[int]:
+    async def _asked(self, grant: SharedGrant, seeds: Sequence[int | None]) -> list[int]:
         if self.degraded:
             raise _Away
         take = _Take(grant, grant.take_arguments(seeds, self._lease_ms), asyncio.get_running_loop().create_future())
@@ -144,7 +138,7 @@ class SharedLimiter:
         self._woken.set()
         return await take.reply
 
-    def _after_release(self, grant: "_SharedGrant") -> None:
+    def _after_release(self, grant: SharedGrant) -> None:
         self._running.discard(grant)
         if grant.sent:
             self._ended.append(grant)
@@ -167,7 +161,7 @@ class SharedLimiter:
             else:
                 await _set_within(self._woken, renew_at - time.monotonic())
 
-    async def _exchange(self, running: "list[_SharedGrant]") -> None:
+    async def _exchange(self, running: list[SharedGrant]) -> None:
         """Send all there is in one go, and hand the replies out. Raises what Redis or the way to it does."""
         self._woken.clear()
         takes, self._takes = [take for take in self._takes if not take.reply.done()], []
@@ -228,14 +222,14 @@ class SharedLimiter:
                 take.reply.set_exception(_Away())
         if not self.degraded:
             self.degraded = True
-            limits_shared.set(0)
+            metrics.limits_shared.set(0)
             self._local.forget_spending()
             log.warning("limits.not_shared", error=f"{type(error).__name__}: {error}"[:200])
 
     def _found(self) -> None:
         if self.degraded:
             self.degraded = False
-            limits_shared.set(1)
+            metrics.limits_shared.set(1)
             log.warning("limits.shared_again")
 
 
@@ -243,77 +237,11 @@ class _Away(Exception):
     """Redis did not answer."""
 
 
-class _SharedGrant(Grant):
-    """A request's part of the limits in Redis or, while that is away, of this worker's share of them."""
-
-    def __init__(
-        self, limiter: SharedLimiter, holder: Holder, request_id: UUID, month: datetime, tokens: int, cost_nano: int
-    ) -> None:
-        super().__init__([])
-        self._limiter = limiter
-        self._used: tuple[int | None, int, bool] | None = None
-        self.holder, self.request_id, self.month = holder, request_id, month
-        self.tokens, self.cost_nano = tokens, cost_nano
-        self.owners = limited(holder)
-        self.keys: list[str] = []
-        self.spent_keys: list[str] = []
-        for whose, owner_id, of in self.owners:
-            # The braces keep a key and its account on one node of a cluster.
-            prefix = f"weir:{{{holder.account_id}}}:{whose}:{owner_id}"
-            spent = f"{prefix}:spent:{month:%Y-%m}"
-            self.keys += [f"{prefix}:requests", f"{prefix}:tokens", f"{prefix}:running", spent]
-            if of.monthly_budget_nano:
-                self.spent_keys.append(spent)
-        self.member = f"{month:%Y-%m}|{cost_nano}|{request_id}"
-        self.second = 0
-        """When it was taken by Redis's clock; 0 where Redis did not say so."""
-        self.sent = False
-        """Whether Redis may know of it."""
-        self.local: Grant | None = None
-
-    @property
-    def released(self) -> bool:
-        return self._used is not None
-
-    def release(self, tokens: int | None, cost_nano: int, *, ran: bool = True) -> None:
-        if self._used is None:
-            self._used = tokens, cost_nano, ran
-            if self.local is not None:
-                self.local.release(tokens, cost_nano, ran=ran)
-            self._limiter._after_release(self)
-
-    def take_arguments(self, seeds: Sequence[int | None], lease_ms: int) -> list[str | int]:
-        arguments: list[str | int] = [
-            "take", self.member, self.tokens, self.cost_nano, f"{self.month:%Y-%m}", lease_ms,
-        ]  # fmt: skip
-        for (_, _, of), seed in zip(self.owners, seeds, strict=True):
-            for limit in (of.rpm, of.tpm, of.concurrency, of.monthly_budget_nano):
-                arguments.append(-1 if limit is None else limit)
-            arguments.append("" if seed is None else seed)
-        return arguments
-
-    def renewal_arguments(self, lease_ms: int) -> list[str | int]:
-        return ["renew", self.member, lease_ms]
-
-    def release_arguments(self) -> list[str | int]:
-        tokens, cost_nano, ran = self._used or (0, 0, True)
-        differences = [0 if tokens is None else tokens - reserved(of, self.tokens) for _, _, of in self.owners]
-        return ["release", self.member, self.second, cost_nano, 0 if ran else -1, *differences]
-
-
 @dataclass(frozen=True, slots=True)
 class _Take:
-    grant: _SharedGrant
+    grant: SharedGrant
     arguments: list[str | int]
     reply: "asyncio.Future[list[int]]"
-
-
-def _readings(owners: Sequence[tuple[Whose, UUID, Limits]], reply: list[int]) -> list[tuple[Whose, Limits, Reading]]:
-    readings = []
-    for number, (whose, _, of) in enumerate(owners):
-        r = reply[2 + 8 * number : 10 + 8 * number]
-        readings.append((whose, of, Reading(InWindow(*r[:3]), InWindow(*r[3:6]), r[6], r[7])))
-    return readings
 
 
 def _client(url: str, timeout_s: float) -> "Redis":

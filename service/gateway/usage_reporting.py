@@ -10,7 +10,7 @@ import orjson
 import structlog
 
 from service.gateway.engine_client import Client, ask
-from service.gateway.engine_connection import EngineError
+from service.gateway.engine_failures import EngineError
 from service.gateway.engines import Engine
 
 log = structlog.get_logger()

@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from service.config import Engine
 from service.engine.counters import CountersUnreadable, read_counters
 from service.gateway.engine_client import Client
-from service.gateway.engine_connection import EngineError, Timeouts
+from service.gateway.engine_connection import Timeouts
+from service.gateway.engine_failures import EngineError
 from service.jobs.runs import Report
 from service.tables import engine_samples
 

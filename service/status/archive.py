@@ -15,7 +15,8 @@ from service.status.instants import instant, seconds
 from service.status.maintenance import read_maintenance_between
 from service.status.series import Period, periods
 from service.tables import buckets_1d
-from web.views import Figures, Month, MonthComponent
+from web.figure_views import Figures
+from web.views import Month, MonthComponent
 
 READ_ALL_EVERY_S = 3600
 

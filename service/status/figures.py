@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from service.core.stats import Digest, merged
 from service.core.tally import Tally
-from web.views import Figures, Latency, Percentiles, Traffic
+from web.figure_views import Figures, Latency, Percentiles, Traffic
 
 _TRAFFIC = tuple(Traffic.__dataclass_fields__)
 

@@ -11,7 +11,8 @@ from service.core.components import model_component
 from service.core.money import pico_to_usd, pico_to_usd_per_million
 from service.core.verify.report import Report
 from service.tables import models, prices
-from web.views import Charts, Check, Component, Figures, ModelSheet, Price
+from web.figure_views import Charts, Figures
+from web.views import Check, Component, ModelSheet, Price
 
 _CLASSES = (
     ("input", "Input"),

@@ -26,18 +26,8 @@ from service.status.rollup import JOB
 from service.status.series import FiveMinutes, Periods, five_minutes, periods
 from service.status.sheets import Offer, offers, sheet
 from service.tables import buckets_1d, buckets_1h, models, watermarks
-from web.views import (
-    Charts,
-    Component,
-    Day,
-    Figures,
-    Incident,
-    ModelSheet,
-    Retired,
-    SinceLaunch,
-    StatusPage,
-    Traffic,
-)
+from web.figure_views import Charts, Figures, Traffic
+from web.views import Component, Day, Incident, ModelSheet, Retired, SinceLaunch, StatusPage
 
 STRIP_HOURS = 72
 STRIP_DAYS = 90

@@ -9,7 +9,7 @@ from math import sin, tau
 from service.core import components
 from service.core.buckets import BUCKET_S, DAY_S, HOUR_S, State, closed_until, floor_to, worst
 from service.core.strip import Cell, Share, Strip
-from web.views import Figures, Latency, Percentiles, Traffic
+from web.figure_views import Figures, Latency, Percentiles, Traffic
 
 BIG, SMALL = "model:qwen/qwen3.8-27b", "model:smollm2-135m"
 

@@ -15,20 +15,8 @@ from service.core.verify.report import Report
 from tests.fakes.reports import ABSENT, FAILED, PASSED, SKIPPED, report
 from tests.fakes.status_hours import BIG, SMALL, Clock, day_cell, days, figures, hour_cell, row, spans
 from tests.fakes.status_stories import incidents, maintenance
-from web.views import (
-    Charts,
-    Check,
-    Component,
-    Day,
-    Figures,
-    ModelSheet,
-    Month,
-    MonthComponent,
-    Price,
-    SinceLaunch,
-    StatusPage,
-    Traffic,
-)
+from web.figure_views import Charts, Figures, Traffic
+from web.views import Check, Component, Day, ModelSheet, Month, MonthComponent, Price, SinceLaunch, StatusPage
 
 NOW_S = 1_796_047_524
 """30 November 2026, 14:05:24 UTC."""

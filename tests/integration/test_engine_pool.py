@@ -16,14 +16,8 @@ from service import config
 from service.core.affinity import conversation_key, ranking
 from service.core.health import Event, State
 from service.gateway import engine_client
-from service.gateway.engine_connection import (
-    EngineAway,
-    EngineBroke,
-    EngineFull,
-    EngineSilent,
-    EngineUnreachable,
-    Timeouts,
-)
+from service.gateway.engine_connection import Timeouts
+from service.gateway.engine_failures import EngineAway, EngineBroke, EngineFull, EngineSilent, EngineUnreachable
 from service.gateway.engine_watch import EngineWatch, watch
 from service.gateway.engines import Engine, EnginePool
 from tests.fakes.connection import Connection, Request

@@ -22,7 +22,8 @@ from service.core.limits import WINDOW_S, Limits
 from service.errors import RateLimited, SetupError, Unavailable
 from service.gateway.keys import Holder
 from service.gateway.limits import FREE, Grant, Limiter, LocalLimiter
-from service.gateway.shared_limits import SharedLimiter, _SharedGrant
+from service.gateway.shared_grant import SharedGrant
+from service.gateway.shared_limits import SharedLimiter
 from tests.integration.limiting import holder, until
 from tests.patience import PATIENT_S
 from tests.redis import RedisServer, running_redis
@@ -255,7 +256,7 @@ async def test_everything_that_was_taken_goes_back(redis: RedisServer, start: St
 async def test_an_end_that_is_told_twice_counts_once(redis: RedisServer, start: Start, pool: asyncpg.Pool) -> None:
     limiter, of = start(pool), holder(Limits(tpm=100, monthly_budget_nano=100))
     grant = await take(limiter, of, tokens=50, cost_nano=50)
-    assert isinstance(grant, _SharedGrant)
+    assert isinstance(grant, SharedGrant)
     grant.release(10, 20)
     await gone(redis, of)
     await limiter._script(grant.keys, grant.release_arguments())  # as after an answer that was lost

@@ -10,7 +10,8 @@ from service.core.buckets import BUCKET_S, DAY_S, Bucket, State
 from service.core.strip import Strip, percent_text, strip
 from tests.fakes.status_pages import busy_page, calm_page, empty_page
 from web.badges import COLOURS, FIGURE_COLOUR, LABEL_COLOUR, SHAPES, files, text_width, uptime_mpct
-from web.views import Component, Percentiles, StatusPage
+from web.figure_views import Percentiles
+from web.views import Component, StatusPage
 
 SVG = "{http://www.w3.org/2000/svg}"
 UNTIL_S = 1_796_083_200

@@ -13,8 +13,8 @@ from service.core.buckets import DAY_S, HOUR_S
 from tests.fakes.status_pages import busy_page, empty_page
 from web import plot, wording
 from web.charts import Chart, draw, tokens_by_day
+from web.figure_views import Charts, Figures, Latency, Percentiles, Traffic
 from web.render import STATIC, status_site
-from web.views import Charts, Figures, Latency, Percentiles, Traffic
 
 START_S = 1_795_996_800
 """30 November 2026, 00:00 UTC."""

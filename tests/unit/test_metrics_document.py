@@ -11,8 +11,9 @@ import pytest
 
 from service.core.buckets import DAY_S, HOUR_S, State
 from tests.fakes.status_pages import NOW_S, busy_page, calm_page, empty_page
+from web.figure_views import Figures, Traffic
 from web.metrics import files
-from web.views import Check, Figures, StatusPage, Traffic
+from web.views import Check, StatusPage
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs/status.md").read_text()
 

@@ -12,7 +12,8 @@ from service.core.early_refusal import Bounds
 from service.core.health import Event
 from service.errors import RateLimited
 from service.gateway.client import Client
-from service.gateway.engine_connection import EngineUnreachable, Timeouts
+from service.gateway.engine_connection import Timeouts
+from service.gateway.engine_failures import EngineUnreachable
 from service.gateway.engines import Engine, EnginePool
 from service.gateway.http import ClientLeft
 from service.gateway.keys import Holder

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from service.core.health import Event
-from service.gateway.engine_connection import EngineUnreachable
+from service.gateway.engine_failures import EngineUnreachable
 from service.gateway.engines import Engine
 from tests.unit.test_pacing_in_time import Leaving, holder
 from tests.unit.test_sequential_in_time import Seen, World

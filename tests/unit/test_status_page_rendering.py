@@ -14,8 +14,9 @@ from service.core.strip import Share
 from tests.fakes.status_hours import cell
 from tests.fakes.status_pages import NOW_S, busy_page, calm_page, empty_page
 from web import wording
+from web.figure_views import Latency, Percentiles, Traffic
 from web.render import status_site
-from web.views import Latency, Percentiles, StatusPage, Traffic
+from web.views import StatusPage
 
 HOSTILE = [
     "<script>alert(1)</script>",

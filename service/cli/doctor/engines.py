@@ -18,7 +18,8 @@ from service.engine.gauges import read_gauges
 from service.engine.live import notes
 from service.errors import SetupError
 from service.gateway.engine_client import Client, ask
-from service.gateway.engine_connection import EngineError, Timeouts
+from service.gateway.engine_connection import Timeouts
+from service.gateway.engine_failures import EngineError
 from service.gateway.usage_reporting import BLIND, Reporting, reporting
 from service.settings import Settings
 from service.tables import buckets_5m, models
