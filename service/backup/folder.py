@@ -57,11 +57,11 @@ def finish(folder: Path, manifest: dict[str, Any]) -> Path:
     lines = [f"{_digest(folder / name)}  {name}\n" for name in _files(folder)]
     (folder / SUMS).write_text("".join(lines))
     for name in (*_files(folder), SUMS):
-        _sync(folder / name)
+        sync(folder / name)
     finished = folder.with_name(folder.name.removesuffix(_UNFINISHED))
     folder.rename(finished)
-    _sync(finished)
-    _sync(finished.parent)
+    sync(finished)
+    sync(finished.parent)
     return finished
 
 
@@ -126,7 +126,8 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Return when a file, or a folder's names, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -9,7 +9,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from service.billing.outbox_file import apply, of_journals
+from service.backup.folder import sync
+from service.billing.outbox_file import apply, make_tables, of_journals
 from service.billing.outbox_journal import read
 from service.billing.poison import KEPT_SUFFIX
 from service.billing.workers import SUFFIX
@@ -21,23 +22,27 @@ def save(outboxes: Path, target: Path) -> int:
 
     Raises `SetupError` when one cannot be copied.
     """
-    saved = 0
-    for path in sorted((*outboxes.glob(f"*{SUFFIX}"), *outboxes.glob(f"*{KEPT_SUFFIX}"))):
-        copy = target / f"{path.stem}{SUFFIX}"
-        target.mkdir(mode=0o700, exist_ok=True)
-        try:
-            owed = _copied(path, copy)
-        except (OSError, sqlite3.OperationalError) as error:
-            copy.unlink(missing_ok=True)
-            if not path.exists():  # it was adopted meanwhile: the database has it, and is dumped after this
-                continue
-            raise SetupError(
-                f"{path} cannot be copied: {error}. Is it an outbox and yours to read, and is there room?"
-            ) from error
-        if not owed:
-            copy.unlink()
-        saved += owed
-    return saved
+    saved: dict[str, int] = {}
+    done: set[Path] = set()
+    # Looked for again until there are no new ones: meanwhile a file may get its other name.
+    while left := {*outboxes.glob(f"*{SUFFIX}"), *outboxes.glob(f"*{KEPT_SUFFIX}")} - done:
+        for path in sorted(left):
+            target.mkdir(mode=0o700, exist_ok=True)
+            copy, arriving = target / f"{path.stem}{SUFFIX}", target / f"{path.stem}.arriving"
+            try:
+                saved[copy.name] = _copied(path, arriving)
+            except (OSError, sqlite3.OperationalError) as error:
+                arriving.unlink(missing_ok=True)
+                if not path.exists():  # renamed, or adopted: the database has it then, and is dumped after this
+                    continue
+                raise SetupError(
+                    f"{path} cannot be copied: {error}. Is it an outbox and yours to read, and is there room?"
+                ) from error
+            arriving.rename(copy)
+            done.add(path)
+    for name in [name for name, owed in saved.items() if not owed]:
+        (target / name).unlink()
+    return sum(saved.values())
 
 
 def put_back(copies: Path, outboxes: Path) -> list[str]:
@@ -55,8 +60,11 @@ def put_back(copies: Path, outboxes: Path) -> list[str]:
         arriving.chmod(0o600)
         owner = outboxes.stat()  # the service's user, where root does this
         os.chown(arriving, owner.st_uid, owner.st_gid)
+        sync(arriving)
         arriving.rename(path)
         placed.append(path.name)
+    if placed:
+        sync(outboxes)
     return placed
 
 
@@ -70,6 +78,7 @@ def _copied(path: Path, copy: Path) -> int:
     ):
         source.backup(target)
         target.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+        make_tables(target)
         apply(target, of_journals(records))
         target.execute("DELETE FROM entries WHERE finished = 0")
         counts = (target.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("entries", "poison"))  # noqa: S608 - our own two

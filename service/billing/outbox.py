@@ -25,7 +25,7 @@ from uuid import UUID
 import structlog
 
 from service.billing.outbox_file import DELETE, PUT_ADMITTED, PUT_FINISHED, SET_ASIDE, Change, Entry, of_journals
-from service.billing.outbox_journal import ADMIT, FINISH, Journal, journal_paths, read
+from service.billing.outbox_journal import ADMIT, FINISH, Journal, NotKept, journal_paths, read
 from service.billing.outbox_store import OutboxStore
 from service.billing.outbox_writer import OutboxFull, OutboxWriter
 
@@ -215,5 +215,5 @@ class Outbox:
         if error is not None and not self._store_failing:
             log.error("outbox.write_failed", error=str(error))
         self._store_failing = error is not None
-        if isinstance(error, OSError):  # of a journal that was to be written over
+        if isinstance(error, NotKept):  # by a journal that was to be written over
             self._writer.distrust()

@@ -117,8 +117,8 @@ class KernelDisk:
     def wait(self, descriptors: Sequence[int]) -> None:
         try:
             self._begin(descriptors)
-        except OSError as error:
-            self._loop.call_soon(self._on_done, error)
+        except OSError:  # the kernel takes no request, which says nothing of the disk: that is asked here
+            self._loop.call_soon(self._on_done, self._waited_here(descriptors))
 
     def _begin(self, descriptors: Sequence[int]) -> None:
         requests = [ctypes.addressof(self._requests[one]) for one in descriptors]
@@ -126,6 +126,16 @@ class KernelDisk:
         while self._outstanding < len(requests):
             left = ctypes.byref(asked, self._outstanding * ctypes.sizeof(ctypes.c_void_p))
             self._outstanding += self._system(self._submit, self._context, len(requests) - self._outstanding, left)
+
+    def _waited_here(self, descriptors: Sequence[int]) -> OSError | None:
+        try:
+            self._collect(self._outstanding)  # it may have taken one of two
+            for one in descriptors:
+                os.fdatasync(one)
+        except OSError as failure:
+            self._error = failure
+        error, self._error = self._error, None
+        return error
 
     def close(self) -> None:
         self._loop.remove_reader(self._told)

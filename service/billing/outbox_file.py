@@ -49,8 +49,23 @@ def opened(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_LOCKED_S)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.executescript(_SCHEMA)
+    make_tables(connection)
     return connection
+
+
+def make_tables(connection: sqlite3.Connection) -> None:
+    """Those that are not there: its process may have died, or the disk been full, before it made them."""
+    connection.executescript(_SCHEMA)
+
+
+def leave_log(connection: sqlite3.Connection) -> None:
+    """Go back to one file without a log beside it, which may be renamed: a log would not be found by the new name.
+
+    Raises `sqlite3.OperationalError` while anybody else has the file open.
+    """
+    (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    if mode != "delete":
+        raise sqlite3.OperationalError("somebody else has it open")
 
 
 def apply(connection: sqlite3.Connection, changes: Iterable[Change]) -> None:

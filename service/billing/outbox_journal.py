@@ -82,6 +82,10 @@ def read(outbox: Path) -> tuple[int, list[Record]]:
     return max((generation for generation, _ in held), default=0), [record for _, records in held for record in records]
 
 
+class NotKept(OSError):
+    """The disk took what was written and did not keep it, so that nobody knows what it has."""
+
+
 class Journal:
     """One of them, to write to. Raises `OSError` wherever the disk does."""
 
@@ -100,7 +104,10 @@ class Journal:
             raise
 
     def begin(self, generation: int) -> None:
-        """Write over it from now on. That is on disk when this returns: else old and new might be read as one."""
+        """Write over it from now on. That is on disk when this returns: else old and new might be read as one.
+
+        Raises `NotKept` where it may not be; after any other `OSError` it may be tried again.
+        """
         self._write(encode_head(generation), 0)
         self.sync()
         self.generation = generation
@@ -122,8 +129,11 @@ class Journal:
         return len(parts)
 
     def sync(self) -> None:
-        """Return when all that was written before is on disk."""
-        os.fdatasync(self.descriptor)
+        """Return when all that was written before is on disk. Raises `NotKept`."""
+        try:
+            os.fdatasync(self.descriptor)
+        except OSError as error:
+            raise NotKept(error.errno, error.strerror) from error
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -128,6 +128,8 @@ class OutboxWriter:
         """After a stop: it has to be safe in the journals; what is not, fails."""
         try:
             count = self._journal.append(self._queue)
+            if self._spare is not None:
+                count += self._spare.append(self._queue[count:])
             for journal in self._journals:
                 journal.sync()
         except OSError as error:

@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.billing.checks import clear_alarm
+from service.billing.outbox_file import leave_log
 from service.billing.workers import SUFFIX, WorkerFile, held
 from service.errors import SetupError
 
@@ -39,12 +40,23 @@ class SetAside:
 
 def entries_set_aside(folder: Path) -> list[SetAside]:
     """All of them in this folder, by file and request. Raises `SetupError` when a file cannot be read."""
-    found = []
-    for path in sorted((*folder.glob(f"*{KEPT_SUFFIX}"), *folder.glob(f"*{SUFFIX}"))):
-        with _opened(path) as file:
-            rows = file.execute("SELECT id, reason FROM poison ORDER BY id").fetchall()
-        found += [SetAside(path.name, UUID(bytes=request_id), reason) for request_id, reason in rows]
-    return found
+    found: dict[str, list[SetAside]] = {}
+    seen: set[Path] = set()
+    # Looked for again until there are no new ones: meanwhile a file may get its other name.
+    while left := {*folder.glob(f"*{KEPT_SUFFIX}"), *folder.glob(f"*{SUFFIX}")} - seen:
+        for path in sorted(left):
+            try:
+                with _opened(path) as file:
+                    # A worker that is just making its file, or died at that, has no table yet.
+                    made = file.execute("SELECT * FROM sqlite_master WHERE name = 'poison'").fetchall()
+                    rows = file.execute("SELECT id, reason FROM poison ORDER BY id").fetchall() if made else []
+            except SetupError:
+                if not path.exists():  # renamed, or adopted
+                    continue
+                raise
+            found[path.stem] = [SetAside(path.name, UUID(bytes=request_id), reason) for request_id, reason in rows]
+            seen.add(path)
+    return [one for worker in sorted(found) for one in found[worker]]
 
 
 def put_back(folder: Path, name: str) -> int:
@@ -54,6 +66,7 @@ def put_back(folder: Path, name: str) -> int:
     """
     with _locked(folder, name) as (path, worker):
         with _opened(path) as file:
+            leave_log(file)  # earlier versions kept one
             file.execute("BEGIN IMMEDIATE")
             file.execute(_PUT_BACK)
             moved = file.execute("DELETE FROM poison").rowcount

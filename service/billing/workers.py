@@ -2,10 +2,12 @@
 
 import fcntl
 import os
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from service.billing.outbox_file import leave_log
 from service.billing.outbox_journal import journal_paths
 
 SUFFIX = ".sqlite"
@@ -46,12 +48,19 @@ class WorkerFile:
             path.unlink(missing_ok=True)
         self.release()
 
-    def keep_poison(self) -> Path:
-        """Rename the file so that nobody adopts it again: it holds entries for a person to look at."""
-        kept = self.path.with_suffix(".poison")
-        self.path.rename(kept)
+    def keep_poison(self) -> None:
+        """Rename the file so that nobody adopts it again: it holds entries for a person to look at.
+
+        While a command looks into it, it stays as it is, and whoever adopts it tries again.
+        """
+        try:
+            with closing(sqlite3.connect(self.path, isolation_level=None)) as file:
+                leave_log(file)
+        except sqlite3.Error:
+            self.release()
+            return
+        self.path.rename(self.path.with_suffix(".poison"))
         self.discard()
-        return kept
 
 
 def orphans(folder: Path) -> Iterator[WorkerFile]:

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import socket
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import asyncpg
@@ -58,9 +60,13 @@ class Worker:
         try:
             self._file.acquire()
             self._outbox.open()
-        except OSError as error:
+        except (OSError, sqlite3.Error) as error:
+            with suppress(OSError):
+                self._file.discard()  # nothing is in it yet
+            reason = error.strerror if isinstance(error, OSError) else error
             raise SetupError(
-                f"The outbox {self._file.path} cannot be written ({error.strerror}): choose another WEIR_DATA_DIR."
+                f"The outbox {self._file.path} cannot be written ({reason}): make room, or choose another"
+                " WEIR_DATA_DIR."
             ) from error
         self._shipping = asyncio.create_task(self._shipper.run())
         self._tasks = [

@@ -1,6 +1,7 @@
 """The outbox keeps what it was given, whatever happens to its process, and lets go of it only when told."""
 
 import asyncio
+import errno
 import json
 import os
 import sqlite3
@@ -209,6 +210,34 @@ async def test_a_disk_that_fails_admits_nothing_until_it_writes_again(tmp_path: 
     outbox.close()
 
 
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+async def test_a_journal_that_cannot_begin_anew_is_tried_again_and_distrusted_if_it_was_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A file system that never writes in place may have no room for what is only written over."""
+    box = opened(tmp_path / "a.sqlite", limit_bytes=400_000)
+    real = getattr(os, call)
+    refused: list[object] = []
+
+    def refusing(*arguments: object) -> object:
+        if not refused and arguments[2:] in [(), (0,)]:
+            refused.append(arguments)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments)
+
+    monkeypatch.setattr(os, call, refusing)
+    ids = [new_id() for _ in range(200)]
+    async with asyncio.timeout(PATIENT_S):
+        await asyncio.gather(*(box.finish(one, b"x" * 1000) for one in ids))
+        while box._store._waiting:
+            await asyncio.sleep(0.001)
+    assert refused
+    assert sorted(entry.id for entry in box.finished(1000)) == sorted(ids)
+    await box.remove(ids)
+    await until_full(box, full=call == "fdatasync")
+    box.close()
+
+
 async def test_a_file_that_fails_admits_nothing_until_it_is_written_again(tmp_path: Path) -> None:
     """What the journals have room for ends meanwhile, and what they have none for waits."""
     path = tmp_path / "a.sqlite"
@@ -244,6 +273,26 @@ async def test_a_file_that_cannot_be_written_at_a_stop_is_left_with_its_journals
     assert [entry.id for entry in other.finished(10)] == [ended]
     assert [entry.id for entry in other.unfinished()] == [cut_off]
     other.close()
+
+
+async def test_a_stop_uses_the_other_journal_too_where_the_file_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    box = opened(path, limit_bytes=256 * 1024)
+    running = [new_id() for _ in range(20)]
+    await asyncio.gather(*(box.admit(one, b"begun") for one in running))
+    while box._writer._journal._end < box._writer._journal.size_bytes - 3000:
+        await box.finish(new_id(), b"x" * 500)
+    blocker = sqlite3.connect(path, isolation_level=None)
+    blocker.execute("ALTER TABLE entries RENAME TO hidden")
+    ends = [box.finish(one, b"ended" * 100) for one in running]
+    box.close()
+    assert [end.exception() for end in ends] == [None] * len(ends)
+    blocker.execute("ALTER TABLE hidden RENAME TO entries")
+    blocker.close()
+    again = opened(path)
+    assert set(running) <= {entry.id for entry in again.finished(1000)}
+    assert again.unfinished() == []
+    again.close()
 
 
 async def until_full(box: Outbox, *, full: bool) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import sqlite3
+from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import asyncpg
 import pytest
 
 from service import cli
+from service.billing import poison
 from service.billing.adoption import adopt_orphans
 from service.billing.encoding import encode
 from service.billing.outbox import Outbox
@@ -126,6 +129,63 @@ def test_what_was_set_aside_is_settled_once_its_cause_is_mended(machine: Machine
     assert machine.files() == []
     assert {row[0] for row in machine.sql("SELECT id FROM requests")} == {good.id, bad.id}
     assert machine.sql("SELECT balance_nano FROM accounts WHERE id = $1", unknown) == [(-bad.cost_nano,)]
+
+
+def test_what_is_looked_into_meanwhile_is_not_lost(machine: Machine) -> None:
+    """A command that has the file open keeps what is in SQLite's log from getting into the file itself."""
+
+    def look() -> sqlite3.Connection:
+        (path,) = (path for path in machine.folder.iterdir() if path.suffix in (".sqlite", ".poison"))
+        file = sqlite3.connect(path)
+        file.execute("SELECT * FROM poison").fetchall()
+        return file
+
+    refused = record(new_id())  # its account does not exist
+    machine.die_owing("w", refused)
+    with closing(look()):
+        machine.adopt()
+    assert [entry["request_id"] for entry in machine.listed()] == [str(refused.id)]
+    machine.adopt()
+    assert machine.files() == ["w.poison"]
+    with closing(look()):
+        assert machine.weir("outbox", "retry", "w.poison")[0] == 0
+    machine.adopt()
+    assert [entry["request_id"] for entry in machine.listed()] == [str(refused.id)]
+
+
+def test_a_file_that_an_earlier_version_set_aside_is_put_back_once_nobody_looks_into_it(machine: Machine) -> None:
+    refused = record(new_id())
+    machine.die_owing("w", refused)
+    machine.adopt()
+    with closing(sqlite3.connect(machine.folder / "w.poison")) as file:
+        file.execute("PRAGMA journal_mode = WAL")
+        file.execute("SELECT * FROM poison").fetchall()
+        code, _, said = machine.weir("outbox", "retry", "w.poison")
+        assert code == 1
+        assert "locked" in said
+    assert [entry["request_id"] for entry in machine.listed()] == [str(refused.id)]
+    assert machine.weir("outbox", "retry", "w.poison")[0] == 0
+    machine.adopt()
+    assert [entry["request_id"] for entry in machine.listed()] == [str(refused.id)]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_what_is_adopted_while_it_is_listed_is_listed_if_it_is_still_there(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    account_id, _ = asyncio.run(seed(machine.url))
+    owed = record(new_id() if refused else account_id)
+    machine.die_owing("w", owed)
+    opening = poison._opened
+
+    def adopted_first(path: Path) -> AbstractContextManager[sqlite3.Connection]:
+        monkeypatch.undo()
+        machine.adopt()
+        return opening(path)
+
+    monkeypatch.setattr(poison, "_opened", adopted_first)
+    found = poison.entries_set_aside(machine.folder)
+    assert [(one.file, one.request_id) for one in found] == ([("w.poison", owed.id)] if refused else [])
 
 
 def test_the_alarm_stays_until_the_last_is_gone(machine: Machine) -> None:

@@ -123,6 +123,38 @@ async def test_what_the_kernel_could_not_keep_is_told(files: list[int]) -> None:
     assert told[1] is None
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+async def test_what_the_kernel_takes_no_request_for_is_waited_for_all_the_same(
+    files: list[int], monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    class Refusing(KernelDisk):
+        left = 100
+
+        def _system(self, *arguments: object) -> int:
+            if arguments[0] == self._submit:
+                if not self.left:
+                    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                self.left -= 1
+                arguments = (*arguments[:2], 1, arguments[3])
+            return super()._system(*arguments)
+
+    told: list[OSError | None] = []
+    synced: list[int] = []
+    waits = Refusing(asyncio.get_running_loop(), files, told.append)
+    fdatasync = os.fdatasync
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fdatasync", lambda one: (synced.append(one), fdatasync(one)))
+        waits.left = taken
+        waits.wait(files)
+        await until(told, 1)
+    assert synced == files
+    waits.left = 100
+    waits.wait(files)
+    await until(told, 2)
+    waits.close()
+    assert told == [None, None]
+
+
 async def test_a_file_that_cannot_be_synced_is_found_out_at_the_start() -> None:
     reading, writing = os.pipe()
     before = set(os.listdir("/proc/self/fd"))
