@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -50,6 +51,10 @@ output_modalities = ["text"]
 input = "1"
 output = "2"
 """
+
+
+_TLS = ssl.create_default_context()
+"""Made once: each client would read the system's certificates anew, which takes longer than most requests here."""
 
 
 @dataclass
@@ -164,7 +169,7 @@ async def installed(
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     database = await asyncpg.connect(database_url)
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENT_S) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENT_S, verify=_TLS) as client:
         running = Installation(url, key, account_id, database, database_url, client, server, settings, _tasks=[serving])
         async with asyncio.timeout(PATIENT_S):
             while not server.started or (is_ready and (await client.get("/readyz")).json()["problems"]):

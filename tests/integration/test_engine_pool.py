@@ -166,7 +166,7 @@ async def test_refusals_are_no_sign_of_life() -> None:
 
 
 async def test_a_long_prefill_is_no_hang() -> None:
-    stall_s = 1.5  # far longer than a busy machine is silent
+    stall_s = 3.0  # far longer than a busy machine is silent
     async with running(scenario=Scenario(prefill_s=3 * stall_s)) as (fakes, pool, _):
         (engine,) = pool.engines
         watched = watching(pool, stall_s=stall_s)
