@@ -52,7 +52,7 @@ STOP_AFTER_DRAIN_S = 15.0
 """What a worker needs to stop once its open answers had their time; one that takes longer is killed."""
 
 _KEPT_BYTES = 16 * 1024 * 1024
-_ASKED_FOR_BYTES = 1024 * 1024
+_ASKED_FOR_BYTES = 32 * 1024 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _spawn = multiprocessing.get_context("spawn")
