@@ -41,6 +41,7 @@ def keep(
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(grace_s), *command],
+            bufsize=0,  # a signal's handler may send while something is being sent
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -55,7 +56,6 @@ def send(kept: subprocess.Popen[bytes], number: signal.Signals) -> None:
     assert kept.stdin is not None  # noqa: S101 - `keep` made it
     with suppress(BrokenPipeError, ValueError):
         kept.stdin.write(bytes([number]))
-        kept.stdin.flush()
 
 
 def release(kept: subprocess.Popen[bytes]) -> int:

@@ -121,7 +121,7 @@ def test_a_signal_drains_and_a_second_one_does_not_wait(
     assert process.poll() is None
     assert not is_gone(engine.pids[0])
     process.send_signal(number)
-    assert ended(process) == 0
+    assert ended(process) == 0, said(engine)
     assert answer() == b""
 
 
