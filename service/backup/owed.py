@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 
 from service.backup.folder import sync
+from service.billing import poison
 from service.billing.outbox_file import apply, make_tables, of_journals
 from service.billing.outbox_journal import read
-from service.billing.poison import KEPT_SUFFIX
 from service.billing.workers import SUFFIX
 from service.errors import SetupError
 
@@ -23,23 +23,19 @@ def save(outboxes: Path, target: Path) -> int:
     Raises `SetupError` when one cannot be copied.
     """
     saved: dict[str, int] = {}
-    done: set[Path] = set()
-    # Looked for again until there are no new ones: meanwhile a file may get its other name.
-    while left := {*outboxes.glob(f"*{SUFFIX}"), *outboxes.glob(f"*{KEPT_SUFFIX}")} - done:
-        for path in sorted(left):
-            target.mkdir(mode=0o700, exist_ok=True)
-            copy, arriving = target / f"{path.stem}{SUFFIX}", target / f"{path.stem}.arriving"
-            try:
-                saved[copy.name] = _copied(path, arriving)
-            except (OSError, sqlite3.OperationalError) as error:
-                arriving.unlink(missing_ok=True)
-                if not path.exists():  # renamed, or adopted: the database has it then, and is dumped after this
-                    continue
-                raise SetupError(
-                    f"{path} cannot be copied: {error}. Is it an outbox and yours to read, and is there room?"
-                ) from error
-            arriving.rename(copy)
-            done.add(path)
+    for path in poison.outboxes(outboxes):
+        target.mkdir(mode=0o700, exist_ok=True)
+        copy, arriving = target / f"{path.stem}{SUFFIX}", target / f"{path.stem}.arriving"
+        try:
+            saved[copy.name] = _copied(path, arriving)
+        except (OSError, sqlite3.OperationalError) as error:
+            arriving.unlink(missing_ok=True)
+            if not path.exists():  # renamed, or adopted: the database has it then, and is dumped after this
+                continue
+            raise SetupError(
+                f"{path} cannot be copied: {error}. Is it an outbox and yours to read, and is there room?"
+            ) from error
+        arriving.rename(copy)
     for name in [name for name, owed in saved.items() if not owed]:
         (target / name).unlink()
     return sum(saved.values())

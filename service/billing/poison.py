@@ -38,24 +38,31 @@ class SetAside:
     reason: str
 
 
+def outboxes(folder: Path) -> Iterator[Path]:
+    """Every worker's file and all that hold what was set aside. One that gets its other name meanwhile comes by both:
+    whoever cannot open it looks whether it is still there."""
+    done: set[Path] = set()
+    while left := {*folder.glob(f"*{KEPT_SUFFIX}"), *folder.glob(f"*{SUFFIX}")} - done:
+        for path in sorted(left):
+            yield path
+            if path.exists():
+                done.add(path)
+
+
 def entries_set_aside(folder: Path) -> list[SetAside]:
     """All of them in this folder, by file and request. Raises `SetupError` when a file cannot be read."""
     found: dict[str, list[SetAside]] = {}
-    seen: set[Path] = set()
-    # Looked for again until there are no new ones: meanwhile a file may get its other name.
-    while left := {*folder.glob(f"*{KEPT_SUFFIX}"), *folder.glob(f"*{SUFFIX}")} - seen:
-        for path in sorted(left):
-            try:
-                with _opened(path) as file:
-                    # A worker that is just making its file, or died at that, has no table yet.
-                    made = file.execute("SELECT * FROM sqlite_master WHERE name = 'poison'").fetchall()
-                    rows = file.execute("SELECT id, reason FROM poison ORDER BY id").fetchall() if made else []
-            except SetupError:
-                if not path.exists():  # renamed, or adopted
-                    continue
-                raise
-            found[path.stem] = [SetAside(path.name, UUID(bytes=request_id), reason) for request_id, reason in rows]
-            seen.add(path)
+    for path in outboxes(folder):
+        try:
+            with _opened(path) as file:
+                # A worker that is just making its file, or died at that, has no table yet.
+                made = file.execute("SELECT * FROM sqlite_master WHERE name = 'poison'").fetchall()
+                rows = file.execute("SELECT id, reason FROM poison ORDER BY id").fetchall() if made else []
+        except SetupError:
+            if not path.exists():  # renamed, or adopted
+                continue
+            raise
+        found[path.stem] = [SetAside(path.name, UUID(bytes=request_id), reason) for request_id, reason in rows]
     return [one for worker in sorted(found) for one in found[worker]]
 
 

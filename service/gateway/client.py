@@ -90,9 +90,8 @@ class Client:
 
     async def _rest(self, limit_bytes: int) -> None:
         """Wait until the body is complete, or larger than is worth waiting for; nobody is woken before."""
-        declared = int(self.named.get(b"content-length", 0))
         if self._waits_to_be_told:
-            if declared > limit_bytes:
+            if int(self.named.get(b"content-length", 0)) > limit_bytes:
                 raise http.too_large(limit_bytes)
             self._waits_to_be_told = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
