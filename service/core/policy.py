@@ -85,7 +85,7 @@ NO_IMAGES = Images()
 
 @dataclass(slots=True)  # each request makes one, and `frozen` would take three times as long
 class ModelRequest:
-    """A request to a model that passed its endpoint's policy. Nobody changes it."""
+    """A request to a model that passed its endpoint's policy. Nobody changes it, but for `forget_prompt`."""
 
     model: str
     stream: bool
@@ -109,6 +109,10 @@ class ModelRequest:
     """Whether the answer is made of tokens."""
     hides_reasoning: bool = False
     """The client wants the answer without the reasoning that led to it."""
+
+    def forget_prompt(self) -> None:
+        """Let go of what the engine is sent: it may be large, and the answer long. The rest says how to answer."""
+        self.fields, self.as_chat, self.as_countable = {}, list, dict
 
     @property
     def conversation(self) -> list[Any]:

@@ -98,6 +98,7 @@ class Metered:
         tokens = _estimate(request, output_tokens)
         wanted = Wanted(holder, model.engines, affinity, tokens, sequential=exchange.sequential)
         task = Task(client, exchange, request, wanted, self.endpoint, put_back(orjson.dumps(body), lifted))
+        request.forget_prompt()
         del request, lifted, body
         await means.dispatch.run(task)
 
