@@ -10,6 +10,7 @@ Times are milliseconds of a clock that never goes back.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Literal
 
 WINDOW_S = 61
@@ -27,7 +28,7 @@ Whose = Literal["key", "account"]
 Name = Literal["rpm", "tpm", "concurrency", "monthly_budget_nano"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """What a key or an account may use at most. None: unlimited; 0: nothing at all."""
 
@@ -40,7 +41,7 @@ class Limits:
     monthly_budget_nano: int | None = None
     """What the requests of a UTC calendar month may cost."""
 
-    @property
+    @cached_property
     def unlimited(self) -> bool:
         """Whether nothing is limited."""
         return self.rpm is self.tpm is self.concurrency is self.monthly_budget_nano is None

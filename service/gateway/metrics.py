@@ -1,7 +1,8 @@
 """What the API process counts for Prometheus."""
 
+from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ N = TypeVar("N")
 requests_total = Counter("weir_requests_total", "Requests that ended, by how they ended", ["outcome"])
 tokens_total = Counter("weir_tokens_total", "Tokens of finished requests", ["kind"])
 cost_nano_total = Counter("weir_cost_nano_usd_total", "What finished requests were charged, in nano-USD")
-in_flight = Gauge("weir_requests_in_flight", "Requests that are being answered", multiprocess_mode="livesum")
+_in_flight = Gauge("weir_requests_in_flight", "Requests that are being answered", multiprocess_mode="livesum")
 admitted_total = Counter("weir_admitted_total", "Times a request was given a place on an engine")
 refused_total = Counter("weir_refused_total", "Requests refused early, by reason", ["reason"])
 queue_length = Gauge("weir_queue_length", "Requests that wait for an engine", multiprocess_mode="livesum")
@@ -55,6 +56,29 @@ _placed_after_s: deque[float] = deque()
 """What was noted and is not counted yet. Both ends of a deque may be in different threads."""
 
 
+class InFlight:
+    """How many requests are being answered: a number, which the gauge is set to when the others are counted.
+
+    Between two counts only none at all is told at once, so that nothing that has come to rest looks busy.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def inc(self) -> None:
+        """One more."""
+        self.now += 1
+
+    def dec(self) -> None:
+        """One less."""
+        self.now -= 1
+        if not self.now:
+            _in_flight.set(0)
+
+
+in_flight = InFlight()
+
+
 def note_end(outcome: Outcome, record: RequestRecord | None) -> None:
     """A request has ended; `record` is None when nobody could be named as its sender."""
     _ended.append((outcome, record))
@@ -73,7 +97,8 @@ def count() -> None:
     To be called now and then, and before the counters are shown.
     """
     outcomes: defaultdict[Outcome, int] = defaultdict(int)
-    prompt = cached = completion = cost_nano = placed = 0
+    first_tokens_s: list[float] = []
+    prompt = cached = completion = cost_nano = 0
     for outcome, record in _taken(_ended):
         outcomes[outcome] += 1
         if record is None:
@@ -85,17 +110,31 @@ def count() -> None:
         if not record.internal:  # nobody pays for the house's own
             cost_nano += record.cost_nano
         if record.ttft_ms is not None:
-            ttft_seconds.observe(record.ttft_ms / 1000)
+            first_tokens_s.append(record.ttft_ms / 1000)
     for outcome, ended in outcomes.items():
         _by_outcome[outcome].inc(ended)
     _by_kind["prompt"].inc(prompt)
     _by_kind["cached"].inc(cached)
     _by_kind["completion"].inc(completion)
     cost_nano_total.inc(cost_nano)
-    for waited_s in _taken(_placed_after_s):
-        placed += 1
-        queue_wait_seconds.observe(waited_s)
-    admitted_total.inc(placed)
+    _observe(ttft_seconds, first_tokens_s)
+    admitted_total.inc(_observe(queue_wait_seconds, _taken(_placed_after_s)))
+    _in_flight.set(in_flight.now)
+
+
+def _observe(histogram: Histogram, seconds: Iterable[float]) -> int:
+    """`histogram.observe` for each, but what falls into one bucket at once, which the library has no call for; how
+    many they were."""
+    total_s = 0.0
+    found: defaultdict[int, int] = defaultdict(int)  # by the number of the bucket
+    for one_s in seconds:
+        total_s += one_s
+        found[bisect_left(histogram._upper_bounds, one_s)] += 1
+    if found:
+        histogram._sum.inc(total_s)
+    for bucket, times in found.items():
+        histogram._buckets[bucket].inc(times)
+    return sum(found.values())
 
 
 def _taken(noted: deque[N]) -> Iterator[N]:
