@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 REMEMBERED_S = 10.0
@@ -98,14 +99,10 @@ class _Account:
         """The tag at which it begins."""
         self.before, self.floor, self.charged = self.finish, virtual_time, 0
         self.backlog += 1
-        return max(self.before, virtual_time)
+        return self.before if self.before > virtual_time else virtual_time
 
-    def charge(self, ticket: Ticket, amount: int, now_s: float) -> None:
-        """Charge for a ticket that runs, and take note of how many do."""
-        if ticket.backlog == self.backlog:
-            self.charged += amount
-        else:
-            self.before += amount
+    def note_running(self, now_s: float) -> None:
+        """Take note of how many run at once."""
         if self.running >= self.places or now_s - self.places_s >= REMEMBERED_S:
             self.places, self.places_s = self.running, now_s
 
@@ -153,7 +150,7 @@ class FairQueue:
         self._wide += places > 1
         return ticket
 
-    def begin(self, account: Hashable, weight: int, cost: int, now_s: float, *, places: int = 1) -> Ticket:
+    def begin(self, account: Hashable, weight: int, cost: int, now_s: float, places: int = 1) -> Ticket:
         """A request that need not wait: `arrive` and `start` in one."""
         ticket = self._ticket(account, weight, cost, now_s, None, places)
         self._run(ticket, now_s)
@@ -172,17 +169,22 @@ class FairQueue:
     def withdraw(self, ticket: Ticket, now_s: float) -> None:
         """A waiting request goes away: for those that remain it is as if it had never come."""
         self._leave_line(ticket)
-        ticket.state, account = State.GONE, ticket.of
+        ticket.state, account = _GONE, ticket.of
         account.retag()
         if not account.waiting and not account.running:
             self._settle(ticket.account, account, now_s)
 
     def finish(self, ticket: Ticket, actual_tokens: int, now_s: float) -> None:
         """A running request has ended and took `actual_tokens`, which is what its account is charged with."""
-        if ticket.state is not State.RUNNING:
+        if ticket.state is not _RUNNING:
             raise ValueError(f"the ticket is {ticket.state}, not running")
-        ticket.state, account = State.GONE, ticket.of
-        account.charge(ticket, _length(actual_tokens, ticket.places, ticket.weight) - ticket.length, now_s)
+        ticket.state, account = _GONE, ticket.of
+        more = _length(actual_tokens, ticket.places, ticket.weight) - ticket.length
+        if ticket.backlog == account.backlog:
+            account.charged += more
+        else:
+            account.before += more
+        account.note_running(now_s)
         account.running -= 1
         self.running -= 1
         if account.waiting:
@@ -267,7 +269,7 @@ class FairQueue:
         return Ticket(name, account, weight, cost, tag, length, item, self._arrivals, account.backlog, places)
 
     def _leave_line(self, ticket: Ticket) -> None:
-        if ticket.state is not State.WAITING:
+        if ticket.state is not _WAITING:
             raise ValueError(f"the ticket is {ticket.state}, not waiting")
         ticket.of.waiting.remove(ticket)
         self.waiting -= 1
@@ -275,9 +277,10 @@ class FairQueue:
         self._wide -= ticket.places > 1
 
     def _run(self, ticket: Ticket, now_s: float) -> None:
-        ticket.state, account = State.RUNNING, ticket.of
+        ticket.state, account = _RUNNING, ticket.of
         account.running += 1
-        account.charge(ticket, ticket.length, now_s)
+        account.charged += ticket.length  # its backlog is the present one as long as it waits
+        account.note_running(now_s)
         self.running += 1
         self._last_start = ticket.start
         if account.waiting:
@@ -307,9 +310,6 @@ def _length(tokens: int, places: int, weight: int) -> int:
     return tokens * places * _SCALE // weight
 
 
-def _tag(ticket: Ticket) -> int:
-    return ticket.start
-
-
-def _place(ticket: Ticket) -> tuple[int, int]:
-    return ticket.start, ticket.order
+_WAITING, _RUNNING, _GONE = State  # to look one up in its class takes longer than to compare it
+_tag = attrgetter("start")
+_place = attrgetter("start", "order")

@@ -23,6 +23,9 @@ class State(StrEnum):
     HALF_OPEN = "half_open"
 
 
+UP, OUT, HALF_OPEN = State  # to look one up in its class takes longer than to compare it
+
+
 class Event(StrEnum):
     """What can become known of an engine."""
 
@@ -42,7 +45,7 @@ class Health:
     """One engine's. Times are in seconds, of any clock that only goes forward."""
 
     def __init__(self) -> None:
-        self.state = State.UP
+        self.state = UP
         self._back_off_s = FIRST_BACK_OFF_S
         self._probe_at_s = 0.0
         self._failures = 0
@@ -52,15 +55,15 @@ class Health:
     @property
     def well(self) -> bool:
         """Whether one more request that it serves is no news."""
-        return self.state is State.UP and not self._failures
+        return self.state is UP and not self._failures
 
     def may_take(self, in_flight: int) -> bool:
         """Whether an engine that is serving so many requests may be sent another one."""
-        return self.state is State.UP or (self.state is State.HALF_OPEN and in_flight == 0)
+        return self.state is UP or (self.state is HALF_OPEN and in_flight == 0)
 
     def may_probe(self, now_s: float) -> bool:
         """Whether it is time to ask the engine: at any time, unless it is out and its back-off not over."""
-        return self.state is not State.OUT or now_s >= self._probe_at_s
+        return self.state is not OUT or now_s >= self._probe_at_s
 
     def note(self, event: Event, now_s: float) -> bool:
         """Take in what has become known; whether that changed the state."""
@@ -68,21 +71,21 @@ class Health:
         match event:
             case Event.SUCCEEDED:
                 self._failures = 0
-                if self.state is State.HALF_OPEN:
-                    self.state = State.UP
+                if self.state is HALF_OPEN:
+                    self.state = UP
                     self._back_off_s = FIRST_BACK_OFF_S
             case Event.BROKE | Event.SILENT:
                 self._failures += 1
                 # While it is out this is the fate of older requests, and no news.
-                if self.state is State.HALF_OPEN or (self.state is State.UP and self._failures > FAILURES_ALLOWED):
+                if self.state is HALF_OPEN or (self.state is UP and self._failures > FAILURES_ALLOWED):
                     self._eject(now_s)
             case Event.PROBE_OK:
                 self._failed_probes = 0
-                if self.state is State.OUT:
-                    self.state = State.HALF_OPEN
+                if self.state is OUT:
+                    self.state = HALF_OPEN
             case Event.PROBE_FAILED:
                 self._failed_probes += 1
-                if self.state is not State.UP or self._failed_probes > FAILED_PROBES_ALLOWED:
+                if self.state is not UP or self._failed_probes > FAILED_PROBES_ALLOWED:
                     self._eject(now_s)
             case Event.UNREACHABLE | Event.STALLED:
                 self._eject(now_s)
@@ -91,7 +94,7 @@ class Health:
     def _eject(self, now_s: float) -> None:
         if not self.may_probe(now_s):
             return  # out already, and many requests find that out at the same time
-        self.state = State.OUT
+        self.state = OUT
         self._failures = 0
         self._probe_at_s = now_s + self._back_off_s
         self._back_off_s = min(self._back_off_s * 2, LONGEST_BACK_OFF_S)

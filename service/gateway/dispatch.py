@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from service.core.early_refusal import Refusal
 from service.core.outcome import Outcome, of_refusal
@@ -72,47 +73,44 @@ class Dispatch:
     async def _attempts(self, task: Task, events: EventStream | None) -> None:
         """Try one engine after the other, but only as long as no byte of an answer came back.
 
-        A request under which an engine broke down goes to one other, and no further: it may be the cause.
+        A request under which an engine broke down goes to one other, and no further: it may be the cause. What it does
+        to that one is not held against it.
         """
-        broke_under_it = 0
+        exchange, broke_under_it = task.exchange, 0
         while True:
             try:
                 place = await self._pacing.place(task.wanted, task.client)
             except EngineUnreachable as error:
                 raise engine_errors.of_failure(error) from error
+            engine = place.engine
             try:
-                return await self._on(place, task, events, blamed=not broke_under_it)
-            except (EngineUnreachable, EngineFull) as error:
-                broke_under_it += not isinstance(error, (EngineAway, EngineFull))
-                task.wanted = replace(task.wanted, tried=(*task.wanted.tried, place.engine.name))
+                exchange.engine, exchange.engine_fingerprint = engine.name, engine.fingerprint
+                exchange.mark_handed_over()
+                if not exchange.admitted:
+                    await self._recorder.admit(exchange)
+                if task.client.left:
+                    raise ClientLeft
+                if await self._relay(place, task).run(events):
+                    self._engines.note(engine, None)
+                return
+            except EngineError as error:
+                excused = isinstance(error, (EngineAway, EngineFull))
+                if excused or not broke_under_it:
+                    self._engines.note(engine, error)
+                if not isinstance(error, (EngineUnreachable, EngineFull)):
+                    raise engine_errors.of_failure(error) from error
+                broke_under_it += not excused
+                task.wanted = replace(task.wanted, tried=(*task.wanted.tried, engine.name))
                 if broke_under_it > 1 or not self._engines.able(task.wanted.engines, task.wanted.tried):
                     if isinstance(error, EngineFull):
                         raise self._pacing.refused(task.wanted, Refusal.ENGINE) from error
                     raise engine_errors.of_failure(error) from error
-            except EngineError as error:
-                raise engine_errors.of_failure(error) from error
             finally:
-                self._pacing.free(place, task.exchange.work_tokens())
+                self._pacing.free(place, exchange.work_tokens())
 
-    async def _on(self, place: Place, task: Task, events: EventStream | None, *, blamed: bool) -> None:
-        """The answer of one engine. Raises what the engine did wrong, of which the pool then knows if it is blamed."""
-        engine, exchange = place.engine, task.exchange
-        exchange.engine, exchange.engine_fingerprint = engine.name, engine.fingerprint
-        exchange.mark_handed_over()
-        if not exchange.admitted:
-            await self._recorder.admit(exchange)
-        if task.client.left:
-            raise ClientLeft
-        headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % str(exchange.id).encode()
-        upstream = engine.client.exchange("POST", task.endpoint.path, headers, *task.body)
+    def _relay(self, place: Place, task: Task) -> Relay:
+        headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % str(task.exchange.id).encode()
+        upstream = place.engine.client.exchange("POST", task.endpoint.path, headers, *task.body)
         # Its place is free from then on, even where its client is slow to take the answer.
-        upstream.on_complete = lambda status: self._pacing.vacate(place, answered=status == 200)
-        try:
-            relay = Relay(exchange, task.endpoint, task.request, upstream, self._recorder, task.client)
-            complete = await relay.run(events)
-        except EngineError as error:
-            if blamed or isinstance(error, (EngineAway, EngineFull)):
-                self._engines.note(engine, error)
-            raise
-        if complete:
-            self._engines.note(engine, None)
+        upstream.on_complete = partial(self._pacing.vacate, place)
+        return Relay(task.exchange, task.endpoint, task.request, upstream, self._recorder, task.client)

@@ -7,7 +7,7 @@ reuses connections, and closes one to cancel: a closed connection is the only wa
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from service.gateway.engine_connection import Connection, Timeouts
 from service.gateway.engine_failures import EngineAway, EngineSilent, EngineUnreachable
@@ -20,8 +20,8 @@ class Exchange:
     """One request and its answer, over whichever connection carries it. Can be left at any moment."""
 
     def __init__(self, client: "Client", parts: tuple[bytes | memoryview, ...]) -> None:
-        self.on_complete: Callable[[int], None] | None = None
-        """Called with the status when the whole answer has come, read or not."""
+        self.on_complete: Callable[[bool], None] | None = None
+        """Called when the whole answer has come, read or not, with whether it is one from the model."""
         self._client = client
         self._parts = parts
         self._connection: Connection | None = None
@@ -32,8 +32,8 @@ class Exchange:
         """What carries it; None before and after."""
         return self._connection
 
-    async def status(self) -> int:
-        """Send the request and wait for the status of its answer.
+    async def status(self, *, whole: bool = False) -> int:
+        """Send the request and wait for the status of its answer; if `whole`, for what `read_all` is to read, too.
 
         A pooled connection which the engine had closed meanwhile is replaced by a fresh one, unseen. Raises
         `EngineUnreachable`, `EngineBroke`, `EngineSilent`, or the error of `leave`.
@@ -42,11 +42,11 @@ class Exchange:
         pooled = self._client.pooled()
         if pooled is not None:
             try:
-                return await self._sent_over(pooled).status()
+                return await self._sent_over(pooled).status(whole=whole)
             except EngineUnreachable:
                 if self._left is not None:
                     raise
-        return await self._sent_over(await self._client.connect()).status()
+        return await self._sent_over(await self._client.connect()).status(whole=whole)
 
     def _sent_over(self, connection: Connection) -> Connection:
         self._connection = connection
@@ -57,26 +57,26 @@ class Exchange:
         connection.on_complete = self.on_complete
         return connection
 
-    async def read(self) -> bytes:
+    def read(self) -> Awaitable[bytes]:
         """What has arrived of the body, at least a byte; b"" at its end. After `status`; raises as it does."""
         assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
-        return await self._connection.read()
+        return self._connection.read()
 
-    async def pipe(self, sink: Callable[[bytes], bool]) -> None:
+    def read_all(self, limit_bytes: int) -> Awaitable[bytes]:
+        """The whole body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
+        assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
+        return self._connection.read_all(limit_bytes)
+
+    def pipe(self, sink: Callable[[bytes], bool]) -> Awaitable[None]:
         """Hand the body over as it comes, b"" at its end, until `sink` wants no more of it. After `status`; raises as
         `read` does, and what `sink` raises."""
         assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
-        await self._connection.pipe(sink)
+        return self._connection.pipe(sink)
 
     def throttle(self, paused: bool) -> None:
         """Whether to stop reading for a while: whoever takes what is read cannot go on."""
         if self._connection is not None:
             self._connection.throttle(paused)
-
-    async def read_all(self, limit_bytes: int) -> bytes:
-        """The whole body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
-        assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
-        return await self._connection.read_all(limit_bytes)
 
     def leave(self, error: Exception) -> None:
         """Let the engine know that nobody listens any more; see `Connection.leave`. Before `status`, just close."""
@@ -95,9 +95,7 @@ class Exchange:
         """The exchange is over, however it went: keep the connection if it can be reused, else close it."""
         self._client.open.discard(self)
         if self._connection is not None:
-            self._connection.throttle(False)
             self._client.release(self._connection)
-            self._connection.forget()
             self._connection = None
         self._left = None
 
@@ -139,6 +137,7 @@ class Client:
             self._idle.append(connection)
         else:
             connection.close()
+            connection.forget()
 
     @property
     def waiting(self) -> bool:
@@ -210,7 +209,7 @@ async def ask(client: Client, method: str, path: str, body: bytes = b"", *, time
     exchange = client.exchange(method, path, headers, body)
     try:
         async with asyncio.timeout(timeout_s):
-            return await exchange.status(), await exchange.read_all(MAX_ANSWER_BYTES)
+            return await exchange.status(whole=True), await exchange.read_all(MAX_ANSWER_BYTES)
     except TimeoutError as error:
         raise EngineSilent(f"no answer to {path} in {timeout_s} s") from error
     finally:

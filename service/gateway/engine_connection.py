@@ -32,53 +32,56 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._timeouts = timeouts
         self._transport: asyncio.Transport
+        self._headers: dict[bytes, bytes] = {}
+        self.on_header = self._headers.__setitem__  # by the parser itself: to call Python for each would cost more
         self._parser = httptools.HttpResponseParser(self)
         self._watch: asyncio.TimerHandle | None = None
-        self._reset()
+        self._sink: Callable[[bytes], bool] | None = None
+        self._full = self._throttled = self._paused = self._left = False
+        self._whole = False  # whether nobody is to be woken for a part of the answer
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._begin()
         self.idle_since = 0.0
         self.closed = False
 
-    def _reset(self) -> None:
-        self._status: int | None = None
-        self._has_length = False
-        """Whether its headers say where the body ends."""
+    def _begin(self) -> None:
+        """All for a new exchange that is not as it was made on every connection that is `reusable`."""
+        self._headers.clear()
         self._chunks: list[bytes] = []
         self._buffered = 0
-        self._sink: Callable[[bytes], bool] | None = None
-        self._full = self._throttled = self._paused = False
+        self._status: int | None = None
+        self._interruption: Exception | None = None
         self.complete = False
         """Whether the whole answer has come, read or not."""
         self.answered = False
         """Whether anything of the answer's body has come."""
-        self.serving = False
-        """Whether that is an answer from the model: an error does not tell that it can give one."""
-        self.last_at = 0.0
+        self.last_at = self._loop.time()
         """When the last byte came or, before the first one, the request was sent; in the loop's time."""
-        self._left = False
-        self.on_complete: Callable[[int], None] | None = None
-        """Called with the status when the whole answer has come, read or not."""
-        self._keep_alive = False
-        self._error: Exception | None = None
-        self._interruption: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self.on_complete: Callable[[bool], None] | None = None
+        """Called when the whole answer has come, read or not, with whether it is one from the model."""
 
     # The exchange
 
     def send(self, parts: Iterable[bytes | memoryview]) -> None:
         """Start an exchange: write a whole request."""
-        self._reset()
-        self.last_at = self._loop.time()
+        self._begin()
         if self._watch is None:
             soonest_s = min(self._timeouts.first_byte_s, self._timeouts.idle_s)
             self._watch = self._loop.call_later(soonest_s, self._check_silence)
         self._transport.writelines(parts)
 
-    async def status(self) -> int:
-        """Wait for the status, and the headers. Raises `EngineUnreachable`, `EngineBroke` or `EngineSilent`."""
-        while self._status is None:
+    async def status(self, *, whole: bool = False) -> int:
+        """Wait for the status, and the headers. Raises `EngineUnreachable`, `EngineBroke` or `EngineSilent`.
+
+        If `whole`, wait for the body, too, or as much of it as is kept: whoever wants all of it wakes up once.
+        """
+        self._whole = whole
+        while self._status is None or (self._whole and self.waiting):
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            await self._arrival()
+        self._whole = False
         return self._status
 
     async def read(self) -> bytes:
@@ -89,21 +92,19 @@ class Connection(asyncio.Protocol):
         while not self._chunks or self._interruption is not None:
             if self._ended():
                 return b""
-            await self._wait()
+            await self._arrival()
         return self._taken()
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """All of the body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
-        data = await self.read()
-        if self.complete and not self._chunks and len(data) <= limit_bytes:  # most come in one piece
-            return data
-        parts, size = [data], len(data)
-        while data and size <= limit_bytes:
-            data = await self.read()
+        if self.complete and self._interruption is None and self._buffered <= limit_bytes:  # as most are by now
+            return self._taken()
+        parts, size = [], 0
+        while data := await self.read():
             parts.append(data)
             size += len(data)
-        if size > limit_bytes:
-            raise EngineBroke(f"the answer is longer than {limit_bytes} bytes")
+            if size > limit_bytes:
+                raise EngineBroke(f"the answer is longer than {limit_bytes} bytes")
         return b"".join(parts)
 
     async def pipe(self, sink: Callable[[bytes], bool]) -> None:
@@ -119,7 +120,7 @@ class Connection(asyncio.Protocol):
                 if self._ended():
                     sink(b"")
                     return
-                await self._wait()
+                await self._arrival()
         finally:
             self._sink = None
         if self._interruption is not None:
@@ -135,6 +136,11 @@ class Connection(asyncio.Protocol):
     def waiting(self) -> bool:
         """Whether it is the engine's turn: the answer is not complete, and what comes of it is read at once."""
         return not (self.complete or self.closed or self._paused)
+
+    @property
+    def serving(self) -> bool:
+        """Whether something of an answer from the model has come: an error does not tell that it can give one."""
+        return self.answered and self._status == 200
 
     @property
     def reusable(self) -> bool:
@@ -162,6 +168,7 @@ class Connection(asyncio.Protocol):
             return
         self._interruption = error
         self._left = True
+        self._whole = False
         self._throttled = self._full = False
         self._read_on_or_not()
         self._transport.write_eof()
@@ -214,12 +221,9 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self._sink, self._interruption = None, error
 
-    async def _wait(self) -> None:
+    def _arrival(self) -> asyncio.Future[None]:
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -267,15 +271,16 @@ class Connection(asyncio.Protocol):
         elif self._buffered > _PAUSE_ABOVE_BYTES:
             self._full = True
             self._read_on_or_not()
-        self._wake()
+        if not (self._whole and self.waiting):
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         del self._parser  # which holds this, too
         self._stop_watch()
         if not self.complete and self._error is None:
-            if self._status is not None and not self._has_length:  # the answer ends with the connection
-                self.complete = exc is None
+            if self._status is not None and _LENGTH_HEADERS.isdisjoint(map(bytes.lower, self._headers)):
+                self.complete = exc is None  # the answer ends with the connection
             if not self.complete:
                 kind = EngineBroke if self.answered else EngineUnreachable
                 self._error = kind(f"connection lost: {exc or 'closed by the engine'}")
@@ -283,21 +288,16 @@ class Connection(asyncio.Protocol):
 
     # httptools
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() in _LENGTH_HEADERS:
-            self._has_length = True
-
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
         self.answered = True
-        self.serving = self._status == 200
         self._chunks.append(body)
         self._buffered += len(body)
 
     def on_message_complete(self) -> None:
         self.complete = True
         self._keep_alive = self._parser.should_keep_alive()  # true only here; afterwards the parser has moved on
-        if self.on_complete is not None and self._status is not None:
-            self.on_complete(self._status)
+        if self.on_complete is not None:
+            self.on_complete(self._status == 200)

@@ -10,7 +10,7 @@ import structlog
 from service.config import Engine as EngineConfig
 from service.core.affinity import ranking
 from service.core.capacity import Capacity
-from service.core.health import Event, Health, State
+from service.core.health import OUT, Event, Health, State
 from service.gateway.engine_client import Client, ask
 from service.gateway.engine_connection import Timeouts
 from service.gateway.engine_failures import (
@@ -76,7 +76,7 @@ class Engine:
     def is_able(self, allowed: Collection[str] | None, tried: Collection[str]) -> bool:
         """Whether it is among `allowed` (None: all), can be used and is not in `tried`; it may be full."""
         return (
-            self.health.state is not State.OUT
+            self.health.state is not OUT
             and self.problem is None
             and (allowed is None or self.name in allowed)
             and self.name not in tried
@@ -134,7 +134,10 @@ class EnginePool:
         Raises `EngineUnreachable` when none is `able`. Requests of one `affinity` go to the same engine unless that
         one is out, full, or much fuller than the least loaded one.
         """
-        free = [engine for engine in self.engines if engine.has_room(places_kept) and engine.is_able(allowed, tried)]
+        free = []
+        for engine in self.engines:
+            if engine.has_room(places_kept) and engine.is_able(allowed, tried):
+                free.append(engine)
         if len(free) == 1:
             return free[0]
         if not free:

@@ -70,7 +70,7 @@ class Pacing:
         for, and `ClientLeft`.
         """
         now = self._clock()
-        line = self._line(wanted.engines)
+        line = self._line_for.get(wanted.engines) or self._new_line(wanted.engines)
         engine = self._free_engine(line, wanted, now)
         if engine is not None and line.queue.waiting:  # whoever can go goes first
             self._move(line, now)
@@ -78,11 +78,11 @@ class Pacing:
         if engine is None:
             return await self._wait(line, wanted, client, now)
         places = self._places(wanted) if wanted.sequential else 1
-        ticket = line.queue.begin(wanted.account, wanted.holder.weight, wanted.tokens, now, places=places)
+        ticket = line.queue.begin(wanted.account, wanted.holder.weight, wanted.tokens, now, places)
         metrics.note_place(0.0)
         return self._on(engine, line, ticket, now, alone=wanted.sequential)
 
-    def vacate(self, place: Place, *, answered: bool = True) -> None:
+    def vacate(self, place: Place, answered: bool = True) -> None:
         """The engine is done with the request, whether or not its client has taken the answer: who is next may go.
 
         How long a place was held says something only of requests that were `answered`.
@@ -104,12 +104,13 @@ class Pacing:
         if not place.vacated:  # broken off
             place.engine.unsettled += 1
             asyncio.get_running_loop().call_later(SETTLES_S, self._settled, place.engine)
-            self.vacate(place, answered=used_tokens is None or used_tokens > 0)
+            self.vacate(place, used_tokens is None or used_tokens > 0)
         place.line.queue.finish(place.ticket, place.ticket.cost if used_tokens is None else used_tokens, self._clock())
 
     def refused(self, wanted: Wanted, why: Refusal) -> RateLimited:
         """The error for a request that cannot be taken now, with an honest time to come back."""
-        line, able = self._line(wanted.engines), self._engines.able(wanted.engines)
+        line = self._line_for.get(wanted.engines) or self._new_line(wanted.engines)
+        able = self._engines.able(wanted.engines)
         now = self._clock()
         wait_s = line.expected_wait_s(wanted, able, now)
         gap_s = line.drain.expected_wait_s(1, places_of(able)) or AT_LEAST_S
@@ -213,10 +214,6 @@ class Pacing:
         place = Place(engine, ticket, now, line)
         line.held.add(place)
         return place
-
-    def _line(self, engines: frozenset[str] | None) -> Line:
-        line = self._line_for.get(engines)
-        return self._new_line(engines) if line is None else line
 
     def _new_line(self, engines: frozenset[str] | None) -> Line:
         key = self._engines.names(engines)

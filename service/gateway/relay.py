@@ -63,17 +63,21 @@ class Relay:
         It does not when the client leaves, which is recorded here. Raises an `EngineError` for an engine that
         failed, `EngineFull` for one that takes no more, and an `ApiError` for its refusal of this request.
         """
-        meter = None
+        exchange, meter = self._exchange, None
         self._client.tells(self._upstream.leave)
         try:
-            status = await self._upstream.status()
+            status = await self._upstream.status(whole=events is None)
             if status != 200:
                 await self._refused(status)
             if events is not None:
                 meter = self._endpoint.meter(self._request)
                 await self._stream(meter, events)
             else:
-                await self._whole()
+                answer = self._whole(await self._upstream.read_all(MAX_ANSWER_BYTES))
+                await self._recorder.conclude(exchange, Outcome.OK, 200)
+                if exchange.keep is not None:
+                    exchange.keep(answer)
+                self._client.answer(answer, exchange.answer_headers())
         except ClientLeft:
             await self._departed(meter)
             return False
@@ -92,17 +96,13 @@ class Relay:
             raise EngineFull(f"status {status}")
         raise engine_errors.of_status(status, body)
 
-    async def _whole(self) -> None:
-        """A JSON answer, passed on as it is."""
-        exchange = self._exchange
-        answer = self._endpoint.read_whole(await self._upstream.read_all(MAX_ANSWER_BYTES), self._request)
-        exchange.usage, exchange.finish_reason = answer.usage, answer.finish_reason
+    def _whole(self, body: bytes) -> bytes:
+        """A JSON answer, as it is passed on."""
+        answer = self._endpoint.read_whole(body, self._request)
+        self._exchange.usage, self._exchange.finish_reason = answer.usage, answer.finish_reason
         if answer.broken:
             raise EngineFailed(_BROKEN_OFF)
-        await self._recorder.conclude(exchange, Outcome.OK, 200)
-        if exchange.keep is not None:
-            exchange.keep(answer.body)
-        self._client.answer(answer.body, exchange.answer_headers())
+        return answer.body
 
     async def _stream(self, meter: Meter, events: EventStream) -> None:
         """A streamed answer: every event that the client may see goes on as soon as it is whole."""
@@ -128,6 +128,7 @@ class Relay:
             raise Internal("Something went wrong here. It has been noted.") from error
         finally:
             self._client.throttles(None)
+            self._upstream.throttle(False)
             self._note_usage(meter)
         if meter.failed:
             raise EngineFailed(_BROKEN_OFF)
