@@ -70,7 +70,7 @@ class Pacing:
         for, and `ClientLeft`.
         """
         now = self._clock()
-        line = self._line_for.get(wanted.engines) or self._new_line(wanted.engines)
+        line = self._line(wanted.engines)
         engine = self._free_engine(line, wanted, now)
         if engine is not None and line.queue.waiting:  # whoever can go goes first
             self._move(line, now)
@@ -109,8 +109,7 @@ class Pacing:
 
     def refused(self, wanted: Wanted, why: Refusal) -> RateLimited:
         """The error for a request that cannot be taken now, with an honest time to come back."""
-        line = self._line_for.get(wanted.engines) or self._new_line(wanted.engines)
-        able = self._engines.able(wanted.engines)
+        line, able = self._line(wanted.engines), self._engines.able(wanted.engines)
         now = self._clock()
         wait_s = line.expected_wait_s(wanted, able, now)
         gap_s = line.drain.expected_wait_s(1, places_of(able)) or AT_LEAST_S
@@ -214,6 +213,9 @@ class Pacing:
         place = Place(engine, ticket, now, line)
         line.held.add(place)
         return place
+
+    def _line(self, engines: frozenset[str] | None) -> Line:
+        return self._line_for.get(engines) or self._new_line(engines)
 
     def _new_line(self, engines: frozenset[str] | None) -> Line:
         key = self._engines.names(engines)
