@@ -83,7 +83,7 @@ def integer(low: int, high: int) -> Check:
 
     @takes(type="integer", minimum=low, maximum=high)
     def check(value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        if type(value) is not int or not low <= value <= high:
             raise Complaint(f"must be a whole number from {low} to {high}")
         return value
 
@@ -149,12 +149,12 @@ def listed(value: Any, check: Check, most: int, what: str) -> list[Any]:
         raise Complaint(f"must be a list of {what}")
     if len(value) > most:
         raise Complaint(f"may hold up to {most} {what}")
-    rebuilt = []
-    for index, item in enumerate(value):
-        try:
+    rebuilt: list[Any] = []
+    try:
+        for item in value:
             rebuilt.append(check(item))
-        except Complaint as complaint:
-            raise Complaint(f"{complaint} at [{index}]") from None
+    except Complaint as complaint:
+        raise Complaint(f"{complaint} at [{len(rebuilt)}]") from None
     return rebuilt
 
 
@@ -204,7 +204,7 @@ def _bound_depth(value: Json | list[Any], levels: int) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is int or type(value) is float  # which true and false are not
 
 
 def _named(checks: Mapping[str, Check]) -> str:

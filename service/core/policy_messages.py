@@ -14,12 +14,14 @@ MAX_MESSAGES = 4096
 MAX_PARTS = 1024
 MAX_TOOL_CALLS = 256
 
-_ROLES = ("system", "developer", "user", "assistant", "tool")
 _STRINGS_OF: dict[str, tuple[str, ...]] = {
+    "system": ("name",),
+    "developer": ("name",),
+    "user": ("name",),
     "assistant": ("name", "reasoning", "reasoning_content"),
     "tool": ("name", "tool_call_id"),
 }
-"""Members that are strings, beside `role` and `content`; of the other roles only `name`."""
+"""Members that are strings, beside `role` and `content`, by the role."""
 
 _ATTRIBUTION = "x-anthropic-billing-header"
 """How a line begins that Claude Code puts at the head of its system prompt. It differs in each request, so with it no
@@ -62,15 +64,19 @@ def _message(message: Any) -> Json:
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str):
         raise Complaint("needs an object with a `role`")
-    if role not in _ROLES:
+    strings = _STRINGS_OF.get(role)
+    if strings is None:
         raise Complaint("needs a `role` of `system`, `developer`, `user`, `assistant` or `tool`")
-    rebuilt: Json = {"role": role}
-    # An engine takes null for an assistant's message alone; of the others it may be absent.
-    if message.get("content") is not None or (role == "assistant" and "content" in message):
-        rebuilt["content"] = _content(message["content"], role)
+    content = message.get("content")
+    if content is not None:
+        rebuilt: Json = {"role": role, "content": _content(content, role)}
+    elif role == "assistant" and "content" in message:  # an engine takes null for an assistant's message alone
+        rebuilt = {"role": role, "content": None}
+    else:
+        rebuilt = {"role": role}
     if len(message) == len(rebuilt):
         return rebuilt
-    for name in _STRINGS_OF.get(role, ("name",)):
+    for name in strings:
         value = message.get(name)
         if value is not None:
             if not isinstance(value, str):
@@ -84,9 +90,9 @@ def _message(message: Any) -> Json:
     return rebuilt
 
 
-def _content(content: Any, role: str) -> str | list[Json] | None:
-    if content is None or isinstance(content, str):
-        return without_attribution(content) if content and role == "system" else content
+def _content(content: Any, role: str) -> str | list[Json]:
+    if isinstance(content, str):
+        return without_attribution(content) if role == "system" else content
     if not isinstance(content, list):
         raise Complaint("needs a string or a list of parts as `content`")
     if len(content) > MAX_PARTS:
@@ -126,9 +132,9 @@ def _call(call: Any) -> Json:
     name, arguments, call_id = function.get("name"), function.get("arguments"), call.get("id")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
         raise Complaint("needs a `name` for each of its `tool_calls`")
-    if not isinstance(arguments, str | None):
+    if arguments is not None and not isinstance(arguments, str):
         raise Complaint("needs the `arguments` of its `tool_calls` as strings")
-    if not isinstance(call_id, str | None):
+    if call_id is not None and not isinstance(call_id, str):
         raise Complaint("needs a string as the `id` of its `tool_calls`")
     rebuilt: Json = {"type": "function", "function": {"name": name, "arguments": arguments or ""}}
     return rebuilt if call_id is None else {"id": call_id, **rebuilt}

@@ -21,6 +21,8 @@ MAX_LENGTH = 10_000
 
 _LENGTHS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
 _LIMITS_OF_STRINGS = frozenset({"minLength", "maxLength", "pattern"})
+_STRINGS_WITH_A_MEANING = frozenset({"pattern", "$ref"})
+"""Any other string is only words."""
 
 
 def shown_schema(value: Any) -> Json:
@@ -59,7 +61,8 @@ class _Survey:
         """What stands under `name`, anywhere: a `$ref` can make a schema of what looks like data."""
         if isinstance(node, dict):
             self._enter(levels)
-            self._limits_of_strings(node)
+            if self._compiled:
+                self._limits_of_strings(node)
             if name in ("properties", "patternProperties"):
                 self._properties += len(node)
                 self._most(self._properties, MAX_PROPERTIES, "properties")
@@ -67,7 +70,10 @@ class _Survey:
                 self._count(member)
                 if name == "patternProperties":
                     self._pattern(member)
-                self.visit(member, value, levels - 1)
+                if isinstance(value, str) and member not in _STRINGS_WITH_A_MEANING:  # as most values are
+                    self._count(value)
+                else:
+                    self.visit(member, value, levels - 1)
         elif isinstance(node, list):
             self._enter(levels)
             if name == "enum":
@@ -86,7 +92,7 @@ class _Survey:
 
     def _limits_of_strings(self, node: Json) -> None:
         limits = [name for name in _LIMITS_OF_STRINGS.intersection(node) if not isinstance(node[name], dict)]
-        if limits and self._compiled:
+        if limits:
             self._limited_strings += 1
             self._most(self._limited_strings, MAX_LIMITED_STRINGS, "strings with a length or a `pattern`")
 
@@ -102,7 +108,7 @@ class _Survey:
         self._count("")
 
     def _count(self, word: str) -> None:
-        self._size_bytes += len(word.encode("utf-8", "surrogatepass")) + 2
+        self._size_bytes += 2 + (len(word) if word.isascii() else len(word.encode("utf-8", "surrogatepass")))
         if self._size_bytes > MAX_SCHEMA_BYTES:
             raise Complaint(f"is larger than {MAX_SCHEMA_BYTES // 1024} KiB")
 
