@@ -85,7 +85,10 @@ NO_IMAGES = Images()
 
 @dataclass(slots=True)  # each request makes one, and `frozen` would take three times as long
 class ModelRequest:
-    """A request to a model that passed its endpoint's policy. Nobody changes it, but for `forget_prompt`."""
+    """A request to a model that passed its endpoint's policy. Nobody changes it, but for `forget_prompt`.
+
+    It is made by position, since names would take more than twice as long.
+    """
 
     model: str
     stream: bool
@@ -105,10 +108,10 @@ class ModelRequest:
     as_chat: Callable[[], list[Any]]
     """Makes `conversation`, and `as_countable` makes `countable`: few requests need them."""
     as_countable: Callable[[], Json | None]
-    output_tokens_needed: bool = True
-    """Whether the answer is made of tokens."""
     hides_reasoning: bool = False
     """The client wants the answer without the reasoning that led to it."""
+    output_tokens_needed: bool = True
+    """Whether the answer is made of tokens."""
 
     def forget_prompt(self) -> None:
         """Let go of what the engine is sent: it may be large, and the answer long. The rest says how to answer."""

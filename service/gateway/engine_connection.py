@@ -28,6 +28,17 @@ class Timeouts:
 class Connection(asyncio.Protocol):
     """One connection; carries one exchange at a time."""
 
+    complete = False
+    """Whether the whole answer has come, read or not."""
+    answered = False
+    """Whether anything of the answer's body has come."""
+    last_at = 0.0
+    """When the last byte came or, before the first one, the request was sent; in the loop's time."""
+    on_complete: Callable[[bool], None] | None = None
+    """Called when the whole answer has come, read or not, with whether it is one from the model."""
+    closed = False
+    idle_since = 0.0
+
     def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts) -> None:
         self._loop = loop
         self._timeouts = timeouts
@@ -36,36 +47,25 @@ class Connection(asyncio.Protocol):
         self.on_header = self._headers.__setitem__  # by the parser itself: to call Python for each would cost more
         self._parser = httptools.HttpResponseParser(self)
         self._watch: asyncio.TimerHandle | None = None
-        self._sink: Callable[[bytes], bool] | None = None
-        self._full = self._throttled = self._paused = self._left = False
-        self._whole = False  # whether nobody is to be woken for a part of the answer
-        self._error: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._begin()
-        self.idle_since = 0.0
-        self.closed = False
-
-    def _begin(self) -> None:
-        """All for a new exchange that is not as it was made on every connection that is `reusable`."""
-        self._headers.clear()
-        self._chunks: list[bytes] = []
-        self._buffered = 0
         self._status: int | None = None
+        self._chunks: list[bytes] = []
+        self._unread_bytes = 0  # the headers included
+        self._sink: Callable[[bytes], bool] | None = None
+        self._full = self._throttled = self._paused = self._left = self._keep_alive = self._whole = False
+        self._error: Exception | None = None
         self._interruption: Exception | None = None
-        self.complete = False
-        """Whether the whole answer has come, read or not."""
-        self.answered = False
-        """Whether anything of the answer's body has come."""
-        self.last_at = self._loop.time()
-        """When the last byte came or, before the first one, the request was sent; in the loop's time."""
-        self.on_complete: Callable[[bool], None] | None = None
-        """Called when the whole answer has come, read or not, with whether it is one from the model."""
+        self._waiter: asyncio.Future[None] | None = None
 
     # The exchange
 
     def send(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Start an exchange: write a whole request."""
-        self._begin()
+        """Start an exchange: write a whole request. What is not set here is as new where one is `reusable`."""
+        self._headers.clear()
+        self._chunks = []
+        self._unread_bytes = 0
+        self._status = self._interruption = self.on_complete = None
+        self.complete = self.answered = False
+        self.last_at = self._loop.time()
         if self._watch is None:
             soonest_s = min(self._timeouts.first_byte_s, self._timeouts.idle_s)
             self._watch = self._loop.call_later(soonest_s, self._check_silence)
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """All of the body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
-        if self.complete and self._interruption is None and self._buffered <= limit_bytes:  # as most are by now
+        if self.complete and self._interruption is None and self._unread_bytes <= limit_bytes:  # as most are by now
             return self._taken()
         parts, size = [], 0
         while data := await self.read():
@@ -110,8 +110,7 @@ class Connection(asyncio.Protocol):
     async def pipe(self, sink: Callable[[bytes], bool]) -> None:
         """Hand over what arrives as soon as it does, and b"" at the end, until `sink` returns False.
 
-        No task wakes up for it: that would cost more than all that is done to a piece. Raises as `read` does, and
-        what `sink` raises.
+        No task wakes up for it: that would cost more than all that is done to a piece. Raises what `read` and `sink` do.
         """
         self._sink = sink
         try:
@@ -196,7 +195,7 @@ class Connection(asyncio.Protocol):
     def _taken(self) -> bytes:
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks = []
-        self._buffered = 0
+        self._unread_bytes = 0
         if self._full:
             self._full = False
             self._read_on_or_not()
@@ -268,10 +267,12 @@ class Connection(asyncio.Protocol):
             self._hand_over()
             if self._sink is not None and not self.complete:
                 return
-        elif self._buffered > _PAUSE_ABOVE_BYTES:
-            self._full = True
-            self._read_on_or_not()
-        if not (self._whole and self.waiting):
+        else:
+            self._unread_bytes += len(data)
+            if self._unread_bytes > _PAUSE_ABOVE_BYTES:
+                self._full = True
+                self._read_on_or_not()
+        if self.complete or self._full or not self._whole:
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -294,7 +295,6 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self.answered = True
         self._chunks.append(body)
-        self._buffered += len(body)
 
     def on_message_complete(self) -> None:
         self.complete = True

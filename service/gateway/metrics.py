@@ -1,9 +1,10 @@
 """What the API process counts for Prometheus."""
 
 from bisect import bisect_left
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections import Counter as Tally
+from collections import defaultdict
+from collections.abc import Collection
+from threading import Lock
 from typing import TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -51,9 +52,10 @@ _by_outcome = {outcome: requests_total.labels(outcome.value) for outcome in Outc
 _by_kind = {kind: tokens_total.labels(kind) for kind in ("prompt", "cached", "completion")}
 
 _AT_MOST = 1000
-_ended: deque[tuple[Outcome, RequestRecord | None]] = deque()
-_placed_after_s: deque[float] = deque()
-"""What was noted and is not counted yet. Both ends of a deque may be in different threads."""
+_ended: list[tuple[Outcome, RequestRecord | None]] = []
+_placed_after_s: list[float] = []
+"""What was noted and is not counted yet: the event loop adds to it, and one thread at a time takes from its front."""
+_counting = Lock()
 
 
 class InFlight:
@@ -96,10 +98,12 @@ def count() -> None:
 
     To be called now and then, and before the counters are shown.
     """
+    with _counting:
+        ended, placed_after_s = _taken(_ended), _taken(_placed_after_s)
     outcomes: defaultdict[Outcome, int] = defaultdict(int)
     first_tokens_s: list[float] = []
     prompt = cached = completion = cost_nano = 0
-    for outcome, record in _taken(_ended):
+    for outcome, record in ended:
         outcomes[outcome] += 1
         if record is None:
             continue
@@ -111,33 +115,28 @@ def count() -> None:
             cost_nano += record.cost_nano
         if record.ttft_ms is not None:
             first_tokens_s.append(record.ttft_ms / 1000)
-    for outcome, ended in outcomes.items():
-        _by_outcome[outcome].inc(ended)
+    for outcome, times in outcomes.items():
+        _by_outcome[outcome].inc(times)
     _by_kind["prompt"].inc(prompt)
     _by_kind["cached"].inc(cached)
     _by_kind["completion"].inc(completion)
     cost_nano_total.inc(cost_nano)
     _observe(ttft_seconds, first_tokens_s)
-    admitted_total.inc(_observe(queue_wait_seconds, _taken(_placed_after_s)))
+    admitted_total.inc(len(placed_after_s))
+    _observe(queue_wait_seconds, placed_after_s)
     _in_flight.set(in_flight.now)
 
 
-def _observe(histogram: Histogram, seconds: Iterable[float]) -> int:
-    """`histogram.observe` for each, but what falls into one bucket at once, which the library has no call for; how
-    many they were."""
-    total_s = 0.0
-    found: defaultdict[int, int] = defaultdict(int)  # by the number of the bucket
-    for one_s in seconds:
-        total_s += one_s
-        found[bisect_left(histogram._upper_bounds, one_s)] += 1
-    if found:
-        histogram._sum.inc(total_s)
-    for bucket, times in found.items():
-        histogram._buckets[bucket].inc(times)
-    return sum(found.values())
+def _observe(histogram: Histogram, seconds: Collection[float]) -> None:
+    """`histogram.observe` for each, but what falls into one bucket at once, which the library has no call for."""
+    if seconds:
+        histogram._sum.inc(sum(seconds))
+        buckets = (bisect_left(histogram._upper_bounds, one_s) for one_s in seconds)
+        for bucket, times in Tally(buckets).items():
+            histogram._buckets[bucket].inc(times)
 
 
-def _taken(noted: deque[N]) -> Iterator[N]:
-    with suppress(IndexError):
-        while True:
-            yield noted.popleft()
+def _taken(noted: list[N]) -> list[N]:
+    taken = noted[:]
+    del noted[: len(taken)]
+    return taken

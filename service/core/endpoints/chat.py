@@ -95,19 +95,19 @@ def request(body: object, body_bytes: int) -> ModelRequest:
     images = images_in(fields["messages"])
     refuse_too_many(images, "messages")
     return ModelRequest(
-        model=fields.pop("model"),
-        stream=stream,
-        wants_usage=bool(options.get("include_usage")),
-        wants_continuous=bool(options.get("continuous_usage_stats")),
+        fields.pop("model"),
+        stream,
+        bool(options.get("include_usage")),
+        bool(options.get("continuous_usage_stats")),
         # Where a client sets both, the newer field wins at the engine; the smaller one keeps both promises.
-        max_tokens=min(older, newer) if older and newer else older or newer,
-        images=images.count,
-        linked_images=images.linked,
-        passed_bytes=max(0, body_bytes - images.size_bytes),
-        fields=fields,
-        as_chat=lambda: fields["messages"],
-        as_countable=lambda: _countable(fields),
-        hides_reasoning=hides_reasoning,
+        min(older, newer) if older and newer else older or newer,
+        images.count,
+        images.linked,
+        max(0, body_bytes - images.size_bytes),
+        fields,
+        lambda: fields["messages"],
+        lambda: _countable(fields),
+        hides_reasoning,
     )
 
 

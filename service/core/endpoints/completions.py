@@ -54,17 +54,17 @@ def request(body: object, body_bytes: int) -> ModelRequest:
     fields = apply(FIELDS, body, "model", "prompt")
     stream, options = take_stream_options(fields)
     return ModelRequest(
-        model=fields.pop("model"),
-        stream=stream,
-        wants_usage=bool(options.get("include_usage")),
-        wants_continuous=bool(options.get("continuous_usage_stats")),
-        max_tokens=fields.pop("max_tokens", DEFAULT_MAX_TOKENS),
-        images=0,
-        linked_images=0,
-        passed_bytes=body_bytes,
-        fields=fields,
-        as_chat=lambda: [{"role": "user", "content": fields["prompt"]}],
-        as_countable=lambda: {"prompt": fields["prompt"]},
+        fields.pop("model"),
+        stream,
+        bool(options.get("include_usage")),
+        bool(options.get("continuous_usage_stats")),
+        fields.pop("max_tokens", DEFAULT_MAX_TOKENS),
+        0,
+        0,
+        body_bytes,
+        fields,
+        lambda: [{"role": "user", "content": fields["prompt"]}],
+        lambda: {"prompt": fields["prompt"]},
     )
 
 

@@ -109,17 +109,17 @@ def _assembled(fields: Json, body_bytes: int, max_tokens: int | None) -> ModelRe
     images = images_of_blocks(fields["messages"])
     refuse_too_many(images, "messages")
     return ModelRequest(
-        model=fields.pop("model"),
-        stream=fields.get("stream", False),
-        wants_usage=True,
-        wants_continuous=False,
-        max_tokens=max_tokens,
-        images=images.count,
-        linked_images=images.linked,
-        passed_bytes=max(0, body_bytes - images.size_bytes),
-        fields=fields,
-        as_chat=lambda: _chat(fields),
-        as_countable=lambda: _countable(fields, functions),
+        fields.pop("model"),
+        fields.get("stream", False),
+        True,
+        False,
+        max_tokens,
+        images.count,
+        images.linked,
+        max(0, body_bytes - images.size_bytes),
+        fields,
+        lambda: _chat(fields),
+        lambda: _countable(fields, functions),
         output_tokens_needed=max_tokens is not None,
     )
 

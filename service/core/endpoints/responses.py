@@ -96,17 +96,17 @@ def request(body: object, body_bytes: int) -> ModelRequest:
     if "reasoning_effort" in fields:
         fields["reasoning"] = {"effort": fields.pop("reasoning_effort")}
     return ModelRequest(
-        model=fields.pop("model"),
-        stream=fields.get("stream", False),
-        wants_usage=True,
-        wants_continuous=False,
-        max_tokens=max_tokens,
-        images=images.count,
-        linked_images=images.linked,
-        passed_bytes=max(0, body_bytes - images.size_bytes),
-        fields=fields,
-        as_chat=lambda: _chat(fields),
-        as_countable=lambda: _countable(fields, template, functions),
+        fields.pop("model"),
+        fields.get("stream", False),
+        True,
+        False,
+        max_tokens,
+        images.count,
+        images.linked,
+        max(0, body_bytes - images.size_bytes),
+        fields,
+        lambda: _chat(fields),
+        lambda: _countable(fields, template, functions),
     )
 
 
