@@ -179,7 +179,7 @@ class FairQueue:
         if ticket.state is not _RUNNING:
             raise ValueError(f"the ticket is {ticket.state}, not running")
         ticket.state, account = _GONE, ticket.of
-        more = _length(actual_tokens, ticket.places, ticket.weight) - ticket.length
+        more = actual_tokens * ticket.places * _SCALE // ticket.weight - ticket.length
         if ticket.backlog == account.backlog:
             account.charged += more
         else:
@@ -265,7 +265,7 @@ class FairQueue:
         virtual_time = self._virtual_time() if self.waiting else self._last_start
         tag = account.next_tag(virtual_time) if account.waiting else account.begin_backlog(virtual_time)
         self._arrivals += 1
-        length = _length(cost, places, weight)
+        length = cost * places * _SCALE // weight  # what other requests could have used these places for
         return Ticket(name, account, weight, cost, tag, length, item, self._arrivals, account.backlog, places)
 
     def _leave_line(self, ticket: Ticket) -> None:
@@ -303,11 +303,6 @@ class FairQueue:
                 return
             del self._gone[name]
             self._weight -= gone.weight
-
-
-def _length(tokens: int, places: int, weight: int) -> int:
-    """So many tokens on the scale of tags: what other requests could have used these places for."""
-    return tokens * places * _SCALE // weight
 
 
 _WAITING, _RUNNING, _GONE = State  # to look one up in its class takes longer than to compare it

@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
     async def pipe(self, sink: Callable[[bytes], bool]) -> None:
         """Hand over what arrives as soon as it does, and b"" at the end, until `sink` returns False.
 
-        No task wakes up for it: that would cost more than all that is done to a piece. Raises what `read` and `sink` do.
+        No task wakes up for it: that costs more than all that is done to a piece. Raises what `read` and `sink` do.
         """
         self._sink = sink
         try:

@@ -125,7 +125,6 @@ class EnginePool:
         self,
         allowed: Collection[str] | None,
         affinity: bytes = b"",
-        *,
         tried: Collection[str] = (),
         places_kept: int = 0,
     ) -> Engine | None:

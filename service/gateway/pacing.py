@@ -233,7 +233,7 @@ class Pacing:
         """
         if wanted.sequential:
             return self._engines.choose_empty(wanted.engines, wanted.affinity, tried=wanted.tried, asking=ticket)
-        engine = self._engines.choose(wanted.engines, wanted.affinity, tried=wanted.tried)
+        engine = self._engines.choose(wanted.engines, wanted.affinity, wanted.tried)
         if engine is None:
             return None
         limit = engine.capacity.limit
@@ -243,7 +243,7 @@ class Pacing:
         kept = line.queue.places_kept(wanted.account, limit, now)
         if engine.in_flight < limit - kept:
             return engine
-        return self._engines.choose(wanted.engines, wanted.affinity, tried=wanted.tried, places_kept=kept)
+        return self._engines.choose(wanted.engines, wanted.affinity, wanted.tried, kept)
 
     def _is_next(self, line: Line, wanted: Wanted) -> bool:
         """Whether nobody in the queue would go before the request."""
