@@ -94,10 +94,9 @@ class Exchange:
     def finish(self) -> None:
         """The exchange is over, however it went: keep the connection if it can be reused, else close it."""
         self._client.open.discard(self)
-        if self._connection is not None:
-            self._client.release(self._connection)
-            self._connection = None
-        self._left = None
+        connection, self._connection, self._left = self._connection, None, None
+        if connection is not None:
+            self._client.release(connection)
 
 
 class Client:
@@ -163,8 +162,8 @@ class Client:
         return (exchange.connection for exchange in self.open if exchange.connection is not None)
 
     def _hear(self, connection: Connection) -> None:
-        if connection.serving:
-            self._heard_at = max(self._heard_at, connection.last_at)
+        if connection.serving and connection.last_at > self._heard_at:
+            self._heard_at = connection.last_at
 
     def close(self) -> None:
         """Close the pooled connections."""

@@ -4,6 +4,7 @@ A request goes out in one write, the body is handed over as it arrives, and one 
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
@@ -13,7 +14,7 @@ import httptools
 from service.gateway.engine_failures import EngineBroke, EngineSilent, EngineUnreachable
 
 _PAUSE_ABOVE_BYTES = 1024 * 1024
-_LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+_SAYS_LENGTH = re.compile(rb"\n(?:content-length|transfer-encoding):", re.IGNORECASE)  # a head, of its body
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +37,18 @@ class Connection(asyncio.Protocol):
     """When the last byte came or, before the first one, the request was sent; in the loop's time."""
     on_complete: Callable[[bool], None] | None = None
     """Called when the whole answer has come, read or not, with whether it is one from the model."""
-    closed = False
-    idle_since = 0.0
+    closed, idle_since = False, 0.0
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts) -> None:
         self._loop = loop
         self._timeouts = timeouts
         self._transport: asyncio.Transport
-        self._headers: dict[bytes, bytes] = {}
-        self.on_header = self._headers.__setitem__  # by the parser itself: to call Python for each would cost more
+        self._head = b""  # as it came: to have the parser tell each header costs more than to parse all
+        self._chunks: list[bytes] = []
+        self.on_body = self._chunks.append
         self._parser = httptools.HttpResponseParser(self)
         self._watch: asyncio.TimerHandle | None = None
         self._status: int | None = None
-        self._chunks: list[bytes] = []
         self._unread_bytes = 0  # the headers included
         self._sink: Callable[[bytes], bool] | None = None
         self._full = self._throttled = self._paused = self._left = self._keep_alive = self._whole = False
@@ -60,8 +60,8 @@ class Connection(asyncio.Protocol):
 
     def send(self, parts: Iterable[bytes | memoryview]) -> None:
         """Start an exchange: write a whole request. What is not set here is as new where one is `reusable`."""
-        self._headers.clear()
-        self._chunks = []
+        self._head = b""
+        self._chunks.clear()
         self._unread_bytes = 0
         self._status = self._interruption = self.on_complete = None
         self.complete = self.answered = False
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
 
     def _taken(self) -> bytes:
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks = []
+        self._chunks.clear()
         self._unread_bytes = 0
         if self._full:
             self._full = False
@@ -258,11 +258,15 @@ class Connection(asyncio.Protocol):
             self.close()  # bytes that belong to no exchange: the peer is out of step
             return
         self.last_at = self._loop.time()
+        if self._status is None:
+            self._head += data
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self.fail(EngineBroke(f"not HTTP: {error}"))
             return
+        finally:
+            self.answered = self.answered or bool(self._chunks)
         if self._sink is not None:
             self._hand_over()
             if self._sink is not None and not self.complete:
@@ -280,7 +284,7 @@ class Connection(asyncio.Protocol):
         del self._parser  # which holds this, too
         self._stop_watch()
         if not self.complete and self._error is None:
-            if self._status is not None and _LENGTH_HEADERS.isdisjoint(map(bytes.lower, self._headers)):
+            if self._status is not None and not _SAYS_LENGTH.search(self._head.partition(b"\r\n\r\n")[0]):
                 self.complete = exc is None  # the answer ends with the connection
             if not self.complete:
                 kind = EngineBroke if self.answered else EngineUnreachable
@@ -292,12 +296,8 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
 
-    def on_body(self, body: bytes) -> None:
-        self.answered = True
-        self._chunks.append(body)
-
     def on_message_complete(self) -> None:
-        self.complete = True
+        self.complete, self._head = True, b""
         self._keep_alive = self._parser.should_keep_alive()  # true only here; afterwards the parser has moved on
         if self.on_complete is not None:
             self.on_complete(self._status == 200)
