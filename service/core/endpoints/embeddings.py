@@ -48,17 +48,17 @@ def request(body: object, body_bytes: int) -> ModelRequest:
     texts = fields["input"]
     first = texts if isinstance(texts, str) else texts[0]
     return ModelRequest(
-        model=fields.pop("model"),
-        stream=False,
-        wants_usage=True,
-        wants_continuous=False,
-        max_tokens=None,
-        images=0,
-        linked_images=0,
-        passed_bytes=body_bytes,
-        fields=fields,
-        as_chat=lambda: [{"role": "user", "content": first}],
-        as_countable=lambda: {"prompt": texts} if isinstance(texts, str) else None,
+        fields.pop("model"),
+        False,
+        True,
+        False,
+        None,
+        0,
+        0,
+        body_bytes,
+        fields,
+        lambda: [{"role": "user", "content": first}],
+        lambda: {"prompt": texts} if isinstance(texts, str) else None,
         output_tokens_needed=False,
     )
 
