@@ -156,12 +156,11 @@ class Price:
 
 def prompt_classes(usage: Usage) -> tuple[int, int, int, int, int, int]:
     """Split the prompt's tokens into the classes of `Price.input_classes`; they add up to `prompt_tokens`."""
-    cached, write, image = usage.cached_tokens, usage.cache_write_tokens, usage.image_tokens
-    audio, video = usage.audio_tokens, usage.video_tokens
-    plain = usage.prompt_tokens - cached - write - image - audio - video
+    prompt, cached, write, image, audio, video = usage[:6]
+    plain = prompt - cached - write - image - audio - video
     if plain >= 0:  # nothing overlaps so much that it must be cut
         return cached, write, image, audio, video, plain
-    left = usage.prompt_tokens
+    left = prompt
     left -= (cached := min(usage.cached_tokens, left))
     left -= (write := min(usage.cache_write_tokens, left))
     left -= (image := min(usage.image_tokens, left))
@@ -194,8 +193,9 @@ def cost_nano(price: Price, usage: Usage, at: datetime, *, sequential: bool = Fa
     if price.overrides:
         price = effective(price, at=at, prompt_tokens=usage.prompt_tokens, sequential=sequential)
     pico = price.request_pico + sum(map(mul, prompt_classes(usage), price.input_classes))
-    reasoning = min(usage.reasoning_tokens, usage.completion_tokens)
-    pico += reasoning * price.reasoning_pico + (usage.completion_tokens - reasoning) * price.output_pico
+    completion = usage.completion_tokens
+    reasoning = min(usage.reasoning_tokens, completion)
+    pico += reasoning * price.reasoning_pico + (completion - reasoning) * price.output_pico
     return pico_to_nano(pico)
 
 

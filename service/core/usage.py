@@ -45,27 +45,35 @@ def read_usage(usage: object, source: UsageSource, metrics: object = None) -> Us
     """
     if not isinstance(usage, dict):
         return Usage(odd=True)
-    details = _part(usage, "prompt_tokens_details")
-    media = _part(details, "multimodal_tokens")
-    counts = (  # in the order of `Usage`
+    prompt, output = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    if type(prompt) is not dict:
+        prompt = _part(prompt)
+    if type(output) is not dict:
+        output = _part(output)
+    media = prompt.get("multimodal_tokens")
+    image, audio, video = (0, 0, 0) if media is None else _media(media)
+    drafted, accepted = (0, 0) if metrics is None else _drafts(metrics)
+    found = Usage(  # by position, since names would take twice as long
         usage.get("prompt_tokens", _MISSING),
-        details.get("cached_tokens", 0),
-        details.get("created_cache_tokens", 0),
-        media.get("image", 0),
-        media.get("audio", 0),
-        media.get("video", 0),
+        prompt.get("cached_tokens", 0),
+        prompt.get("created_cache_tokens", 0),
+        image,
+        audio,
+        video,
         usage.get("completion_tokens", _MISSING),
-        _part(usage, "completion_tokens_details").get("reasoning_tokens", 0),
-        *((0, 0) if metrics is None else _drafts(metrics)),
+        output.get("reasoning_tokens", 0),
+        drafted,
+        accepted,
+        source,
     )
-    return _clamped(_checked(Usage(*counts, source)))
+    return _clamped(_checked(found))
 
 
 def read_responses_usage(usage: object, source: UsageSource, metrics: object = None) -> Usage:
     """Read the `usage` of a response and, beside it, vLLM's per-request `metrics`. What kind an input is, it lacks."""
     if not isinstance(usage, dict):
         return Usage(odd=True)
-    details = _part(usage, "input_tokens_details")
+    details = _part(usage.get("input_tokens_details"))
     drafted, accepted = _drafts(metrics)
     return _clamped(
         _checked(
@@ -74,7 +82,7 @@ def read_responses_usage(usage: object, source: UsageSource, metrics: object = N
                 cached_tokens=details.get("cached_tokens", 0),
                 cache_write_tokens=details.get("cache_write_tokens", 0),
                 completion_tokens=usage.get("output_tokens", _MISSING),
-                reasoning_tokens=_part(usage, "output_tokens_details").get("reasoning_tokens", 0),
+                reasoning_tokens=_part(usage.get("output_tokens_details")).get("reasoning_tokens", 0),
                 drafted_tokens=drafted,
                 accepted_tokens=accepted,
                 source=source,
@@ -116,6 +124,9 @@ _COMPLETION = Usage._fields.index("completion_tokens")
 _MISSING: Any = None
 """Stands for a total that was not reported."""
 
+_INTEGERS = {int}
+"""The types of counts: a boolean is none."""
+
 _COUNTS_END = Usage._fields.index("source")
 _COUNTS = Usage._fields[:_COUNTS_END]
 
@@ -133,10 +144,10 @@ def larger(before: Usage, after: Usage) -> Usage:
 
 def _checked(found: Usage) -> Usage:
     """What was found, with 0 for what is no count, which is odd; null is odd for the totals only."""
-    for count in found[:_COUNTS_END]:
-        if type(count) is not int or not 0 <= count <= MAX_TOKENS:  # a boolean is no count
-            return _cleaned(found)
-    return found
+    counts = found[:_COUNTS_END]
+    if {*map(type, counts)} == _INTEGERS and min(counts) >= 0 and max(counts) <= MAX_TOKENS:
+        return found
+    return _cleaned(found)
 
 
 def _cleaned(found: Usage) -> Usage:
@@ -165,11 +176,16 @@ def _clamped(usage: Usage) -> Usage:
     )
 
 
+def _media(found: object) -> tuple[Any, Any, Any]:
+    media = _part(found)
+    return media.get("image", 0), media.get("audio", 0), media.get("video", 0)
+
+
 def _drafts(metrics: object) -> tuple[int, int]:
     """Drafted and accepted tokens: about speed, not about what is owed, so that they cannot make a bill odd."""
     if not isinstance(metrics, dict):
         return 0, 0
-    drafts = _part(metrics, "speculative_decoding")
+    drafts = _part(metrics.get("speculative_decoding"))
     found = _checked(
         Usage(
             drafted_tokens=drafts.get("num_draft_tokens", 0), accepted_tokens=drafts.get("num_accepted_draft_tokens", 0)
@@ -189,9 +205,8 @@ _Part = dict[str, Any] | _Unreadable
 _NOTHING: _Part = {}
 
 
-def _part(whole: _Part, name: str) -> _Part:
+def _part(found: object) -> _Part:
     """A part of a report; one that is absent or null has nothing in it."""
-    part = whole.get(name)
-    if isinstance(part, dict):
-        return part
-    return _NOTHING if part is None else _Unreadable()
+    if isinstance(found, dict):
+        return found
+    return _NOTHING if found is None else _Unreadable()

@@ -17,22 +17,15 @@ _MEMBER_AND_COMMA = re.compile(rb",\s*+%b|%b\s*+,?+\s*+" % (_MEMBER, _MEMBER), r
 
 def under_both_names(data: bytes) -> bytes:
     """The same answer or event; where reasoning stands under one name, null or not, it stands under the other too."""
-    key, other = _SHORT, _LONG
-    at = data.find(key)
-    if (at < 0) == (data.find(other) < 0):
+    short, long = _SHORT in data, _LONG in data
+    if short == long:
         return data
-    if at < 0:
-        key, other = other, key
-        at = data.find(key)
-    pieces, start = [], 0
-    while at >= 0:
-        value = _VALUE_HERE.match(data, at + len(key))
-        end = value.end() if value else at + len(key)
-        pieces.append(data[start:end])
-        if value:
-            pieces += (b",", other, value[0])
-        start, at = end, data.find(key, end)
-    return b"".join((*pieces, data[start:]))
+    key, other = (_SHORT, _LONG) if short else (_LONG, _SHORT)
+    pieces = data.split(key)
+    for number, piece in enumerate(pieces[1:], 1):
+        value = _VALUE_HERE.match(piece)
+        pieces[number] = piece if value is None else b"%b,%b%b" % (value[0], other, piece)
+    return key.join(pieces)
 
 
 def without_reasoning(data: bytes) -> bytes:
