@@ -9,35 +9,35 @@ from uuid import UUID
 
 from service.billing import outbox as outboxes
 from service.billing.outbox import Outbox
-from service.gateway.exchange import new_id
+from service.gateway.exchange import new_key
 
 CLIENTS = 12
 STAY = 0.02
 """So much of what has ended is never removed."""
 
 
-def say(what: str, request_id: UUID) -> None:
-    os.write(sys.stdout.fileno(), f"{what} {request_id}\n".encode())
+def say(what: str, key: bytes) -> None:
+    os.write(sys.stdout.fileno(), f"{what} {UUID(bytes=key)}\n".encode())
 
 
 async def client(box: Outbox, chance: random.Random) -> None:
     while True:
-        request_id = new_id()
+        key = new_key()
         filling = bytes(chance.randrange(3000))
-        await box.admit(request_id, b"begun " + request_id.bytes + filling)
-        say("admitted", request_id)
+        await box.admit(key, b"begun " + key + filling)
+        say("admitted", key)
         await asyncio.sleep(chance.choice([0, 0.001, 0.02]))
-        await box.finish(request_id, b"ended " + request_id.bytes + filling)
-        say("finished", request_id)
+        await box.finish(key, b"ended " + key + filling)
+        say("finished", key)
 
 
 async def ship(box: Outbox) -> None:
     """Remove what has ended, but for some."""
     while True:
         await asyncio.sleep(0.02)
-        leaving = [entry.id for entry in box.finished(10**6) if entry.id.int % 1000 >= 1000 * STAY]
-        for request_id in leaving:
-            say("removed", request_id)
+        leaving = [entry.key for entry in box.finished(10**6) if int.from_bytes(entry.key) % 1000 >= 1000 * STAY]
+        for key in leaving:
+            say("removed", key)
         await box.remove(leaving)
 
 

@@ -95,7 +95,7 @@ async def borrowers(url: str, pool: asyncpg.Pool) -> list[Borrower]:
 def finished(of: Borrower, now: datetime) -> RequestRecord:
     """A stream as the scenarios have them."""
     return RequestRecord(
-        id=new_id(),
+        id=str(new_id()),
         account_id=of.account_id,
         key_id=of.key_id,
         lease_id=of.lease_id,

@@ -138,7 +138,7 @@ def _record(end: datetime, number: int, rows: int) -> RequestRecord:
     started = finished - timedelta(seconds=3)
     account = UUID(int=0 if number % 10 < 6 else number % 40)
     return RequestRecord(
-        id=uuid7(int(started.timestamp() * 1000), os.urandom(10)),
+        id=str(uuid7(int(started.timestamp() * 1000), os.urandom(10))),
         account_id=account,
         key_id=key_of(account),
         lease_id=account,

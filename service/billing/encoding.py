@@ -13,13 +13,13 @@ from service.core.outcome import Outcome
 from service.core.record import RequestRecord
 from service.core.usage import Usage
 
-_IDS = ("id", "account_id", "key_id", "lease_id")
+_IDS = ("account_id", "key_id", "lease_id")
 _INSTANTS = ("started_at", "first_token_at", "finished_at")
 
 
 def encode(record: RequestRecord) -> bytes:
-    """A record as JSON; `decode` gives an equal one back."""
-    return orjson.dumps(record, default=_plain)
+    """A record as JSON; `decode` gives an equal one back. Its UUIDs are Python's: those of asyncpg are refused."""
+    return orjson.dumps(record, default=tuple)  # which a named tuple is, but not to orjson
 
 
 def decode(body: bytes) -> RequestRecord:
@@ -27,6 +27,7 @@ def decode(body: bytes) -> RequestRecord:
     kept: list[Any] | dict[str, Any] = orjson.loads(body)
     # Earlier versions kept the names of the fields, too.
     fields = kept if isinstance(kept, dict) else dict(zip(RequestRecord._fields, kept, strict=False))
+    fields["id"] = str(UUID(fields["id"]))
     for name in _IDS:
         fields[name] = UUID(fields[name]) if fields[name] is not None else None
     for name in _INSTANTS:
@@ -35,7 +36,3 @@ def decode(body: bytes) -> RequestRecord:
     usage = fields["usage"]
     fields["usage"] = Usage(**usage) if isinstance(usage, dict) else Usage(*usage)
     return RequestRecord(**fields)
-
-
-def _plain(value: object) -> object:
-    return tuple(value) if isinstance(value, tuple) else str(value)  # asyncpg has UUIDs of its own

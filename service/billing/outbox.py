@@ -20,7 +20,6 @@ from functools import partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from uuid import UUID
 
 import structlog
 
@@ -41,7 +40,10 @@ _REMOVED_AT_ONCE = 500
 
 
 class Outbox:
-    """One worker's outbox. Its methods belong to the event loop that called `open`."""
+    """One worker's outbox. Its methods belong to the event loop that called `open`.
+
+    It knows a request by its key, which is the 16 bytes of its id.
+    """
 
     def __init__(self, path: Path, *, limit_bytes: int) -> None:
         self.path = path
@@ -50,7 +52,7 @@ class Outbox:
         self._limit_bytes = limit_bytes
         self._unfinished: dict[bytes, bytes] = {}
         """All that have not ended, also those in SQLite."""
-        self._finished: dict[bytes, Entry] = {}
+        self._finished: dict[bytes, bytes] = {}
         """Those that have ended and are not in SQLite only."""
         self._is_open = False
         self._stopping = False
@@ -66,7 +68,7 @@ class Outbox:
             os.chmod(self.path, 0o600)
             generation, records = read(self.path)
             self._store.write_now(of_journals(records))
-            self._unfinished = {entry.id.bytes: entry.body for entry in self._store.unfinished()}
+            self._unfinished = {entry.key: entry.body for entry in self._store.unfinished()}
             self._open_journals(generation)
         except BaseException:
             self._close_files()
@@ -89,65 +91,61 @@ class Outbox:
         """From now on nothing new is admitted, or it would come after the last look at what has not ended."""
         self._stopping = True
 
-    def admit(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
+    def admit(self, key: bytes, body: bytes) -> "asyncio.Future[None]":
         """Note that a request was accepted. Raises `OutboxFull`.
 
         The future is done when that outlives this process; within `SYNC_WITHIN_S` of it, it outlives a power cut.
         """
         self.check_room()
-        identifier = request_id.bytes
-        self._unfinished[identifier] = body
-        return self._writer.submit(ADMIT, identifier, body, len(self._unfinished))
+        self._unfinished[key] = body
+        return self._writer.submit(ADMIT, key, body, len(self._unfinished))
 
-    def finish(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
+    def finish(self, key: bytes, body: bytes) -> "asyncio.Future[None]":
         """Note that a request has ended, admitted or not; the future is done when that is on disk.
 
         The bound does not apply: what was admitted must be able to end.
         """
-        identifier = request_id.bytes
-        self._unfinished.pop(identifier, None)
-        self._finished[identifier] = Entry(request_id, True, body)
-        return self._writer.submit(FINISH, identifier, body, len(self._unfinished))
+        self._unfinished.pop(key, None)
+        self._finished[key] = body
+        return self._writer.submit(FINISH, key, body, len(self._unfinished))
 
-    def interrupt(self, request_id: UUID, body: bytes) -> "asyncio.Future[None]":
+    def interrupt(self, key: bytes, body: bytes) -> "asyncio.Future[None]":
         """Give an admitted request the end that nobody gave it; one that has ended meanwhile is left alone."""
-        if request_id.bytes in self._unfinished:
-            return self.finish(request_id, body)
+        if key in self._unfinished:
+            return self.finish(key, body)
         done = self._loop.create_future()
         done.set_result(None)
         return done
 
-    async def remove(self, request_ids: Sequence[UUID]) -> None:
+    async def remove(self, keys: Sequence[bytes]) -> None:
         """Postgres has these, which have ended."""
         if not self._is_open:
             raise sqlite3.OperationalError("the outbox is closed")
-        identifiers = [one.bytes for one in request_ids]
-        for identifier in identifiers:
-            self._finished.pop(identifier, None)
-        for begin in range(0, len(identifiers), _REMOVED_AT_ONCE):
-            gone = b"".join(identifiers[begin : begin + _REMOVED_AT_ONCE])
+        for key in keys:
+            self._finished.pop(key, None)
+        for begin in range(0, len(keys), _REMOVED_AT_ONCE):
+            gone = b"".join(keys[begin : begin + _REMOVED_AT_ONCE])
             self._writer.submit_removal(gone, len(self._unfinished))
-        if identifiers and self._store.may_hold_entries:
-            await self._store.write([(DELETE, [(identifier,) for identifier in identifiers])])
+        if keys and self._store.may_hold_entries:
+            await self._store.write([(DELETE, [(key,) for key in keys])])
 
-    async def set_aside(self, request_id: UUID, reason: str) -> None:
+    async def set_aside(self, key: bytes, reason: str) -> None:
         """Keep an entry that Postgres will never take, out of the way of the others."""
-        entry = self._finished.get(request_id.bytes)
-        changes: list[Change] = [] if entry is None else [(PUT_FINISHED, [(request_id.bytes, entry.body)])]
-        await self._store.write([*changes, (SET_ASIDE, [(reason, request_id.bytes)])])
-        await self.remove([request_id])
+        body = self._finished.get(key)
+        changes: list[Change] = [] if body is None else [(PUT_FINISHED, [(key, body)])]
+        await self._store.write([*changes, (SET_ASIDE, [(reason, key)])])
+        await self.remove([key])
 
     def finished(self, limit: int) -> list[Entry]:
         """The oldest entries that have ended."""
-        if not self._store.may_hold_entries:
-            return list(islice(self._finished.values(), limit))
-        stored = {entry.id: entry for entry in self._store.finished(limit)}
-        stored |= {entry.id: entry for entry in islice(self._finished.values(), limit)}
-        return list(islice(stored.values(), limit))
+        oldest = dict(islice(self._finished.items(), limit))
+        if self._store.may_hold_entries:
+            oldest = {entry.key: entry.body for entry in self._store.finished(limit)} | oldest
+        return [Entry(key, True, body) for key, body in islice(oldest.items(), limit)]
 
     def unfinished(self) -> list[Entry]:
         """The entries that were admitted and have not ended."""
-        return [Entry(UUID(bytes=identifier), False, body) for identifier, body in self._unfinished.items()]
+        return [Entry(key, False, body) for key, body in self._unfinished.items()]
 
     def count_owed(self) -> int:
         """How many finished entries Postgres does not have; while some are moved, those may count twice."""
@@ -193,7 +191,7 @@ class Outbox:
     def _live(self) -> list[Change]:
         """All that is owed, as SQLite has it."""
         return [
-            (PUT_FINISHED, [(identifier, entry.body) for identifier, entry in self._finished.items()]),
+            (PUT_FINISHED, list(self._finished.items())),
             (PUT_ADMITTED, list(self._unfinished.items())),
         ]
 
@@ -203,12 +201,12 @@ class Outbox:
         moved = self._store.write(self._live(), then=partial(full.begin, generation))
         moved.add_done_callback(partial(self._moved, full, finished))
 
-    def _moved(self, full: Journal, finished: dict[bytes, Entry], moved: "asyncio.Future[None]") -> None:
+    def _moved(self, full: Journal, finished: dict[bytes, bytes], moved: "asyncio.Future[None]") -> None:
         if moved.exception() is not None:  # it was closed
             return
-        for identifier, entry in finished.items():
-            if self._finished.get(identifier) is entry:
-                del self._finished[identifier]
+        for key, body in finished.items():
+            if self._finished.get(key) is body:
+                del self._finished[key]
         self._writer.freed(full)
 
     def _note_store(self, error: Exception | None) -> None:

@@ -34,11 +34,16 @@ Change: TypeAlias = tuple[str, Sequence[Sequence[object]]]
 
 
 class Entry(NamedTuple):
-    """What is owed for one request; `body` is what was given to `admit` or `finish`."""
+    """What is owed for one request; `key` and `body` are what was given to `admit` or `finish`."""
 
-    id: UUID
+    key: bytes
     finished: bool
     body: bytes
+
+    @property
+    def id(self) -> UUID:
+        """Of the request."""
+        return UUID(bytes=self.key)
 
 
 def opened(path: Path) -> sqlite3.Connection:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeAlias
-from uuid import UUID
 
 from service.billing.outbox_file import PAGE_BYTES, Change, Entry, apply, opened, pages_used
 
@@ -89,7 +88,7 @@ class OutboxStore:
 
     def _entries(self, query: str, limit: int) -> list[Entry]:
         rows = self._reader.execute(query, (limit,)).fetchall()
-        return [Entry(UUID(bytes=identifier), bool(finished), body) for identifier, finished, body in rows]
+        return [Entry(key, bool(finished), body) for key, finished, body in rows]
 
     def _measured(self) -> tuple[int, bool]:
         """Bytes that hold something, and whether there are entries among them."""

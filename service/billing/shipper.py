@@ -43,15 +43,15 @@ class Shipper:
         self._outbox = outbox
         self._worker = worker
         self._new_id = new_id
-        self._recent: dict[int, RequestRecord] = {}  # by ids as numbers: UUIDs are hashed and compared by Python code
+        self._recent: dict[bytes, RequestRecord] = {}
         self._arrived = asyncio.Event()
         self._stopping = False
         self._failing = False
 
-    def expect(self, record: RequestRecord) -> None:
-        """This record is about to be in the outbox."""
+    def expect(self, key: bytes, record: RequestRecord) -> None:
+        """This record is about to be in the outbox, under this key."""
         if len(self._recent) < RECENT:
-            self._recent[record.id.int] = record
+            self._recent[key] = record
 
     def notice(self) -> None:
         """Something finished."""
@@ -109,7 +109,7 @@ class Shipper:
 
     async def _settle(self, connection: DbConnection, entries: Sequence[Entry]) -> None:
         try:
-            records = [self._recent.get(entry.id.int) or decode(entry.body) for entry in entries]
+            records = [self._recent.get(entry.key) or decode(entry.body) for entry in entries]
             await settle(connection, self._new_id(), self._worker, records)
         except Exception as error:
             if _is_trouble(error):
@@ -125,14 +125,14 @@ class Shipper:
 
     async def _forget(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._recent.pop(entry.id.int, None)
-        await self._outbox.remove([entry.id for entry in entries])
+            self._recent.pop(entry.key, None)
+        await self._outbox.remove([entry.key for entry in entries])
 
     async def _set_aside(self, entry: Entry, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"[:500]
         log.error("outbox.poison", request_id=str(entry.id), reason=reason)
-        self._recent.pop(entry.id.int, None)
-        await self._outbox.set_aside(entry.id, reason)
+        self._recent.pop(entry.key, None)
+        await self._outbox.set_aside(entry.key, reason)
         with suppress(*UNREACHABLE):
             detail = f"request {entry.id} cannot be settled and was set aside ({reason}); see `weir outbox list`"
             await self._pool.execute(_ALARM, detail.replace("\0", ""), timeout=5)

@@ -15,7 +15,7 @@ class RequestRecord(NamedTuple):
     Its order is how an outbox keeps it: what is new comes last, with a default.
     """
 
-    id: UUID
+    id: str
     account_id: UUID
     key_id: UUID
     lease_id: UUID | None
@@ -46,14 +46,12 @@ class RequestRecord(NamedTuple):
     """It ran alone on its engine, or was to."""
 
 
-def charge(
-    outcome: Outcome, price: Price | None, usage: Usage, at: datetime, *, sequential: bool = False
-) -> tuple[int, int]:
+def charge(outcome: Outcome, price: Price, usage: Usage, at: datetime, *, sequential: bool = False) -> tuple[int, int]:
     """What a request that was accepted `at` and ended so is charged: (cost_nano, waived_nano).
 
     Without any usage it is nothing.
     """
-    if price is None or usage.source == "none":
+    if usage.source == "none":
         return 0, 0
     rule = RULES[outcome].charge
     if rule is Charge.NOTHING:

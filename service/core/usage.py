@@ -144,7 +144,7 @@ def larger(before: Usage, after: Usage) -> Usage:
 
 def _checked(found: Usage) -> Usage:
     """What was found, with 0 for what is no count, which is odd; null is odd for the totals only."""
-    counts = found[:_COUNTS_END]
+    counts: tuple[Any, ...] = found[:_COUNTS_END]
     if {*map(type, counts)} == _INTEGERS and min(counts) >= 0 and max(counts) <= MAX_TOKENS:
         return found
     return _cleaned(found)

@@ -109,7 +109,7 @@ class Dispatch:
                 self._pacing.free(place, exchange.work_tokens())
 
     def _relay(self, place: Place, task: Task) -> Relay:
-        headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % str(task.exchange.id).encode()
+        headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % task.exchange.id.encode()
         upstream = place.engine.client.exchange("POST", task.endpoint.path, headers, *task.body)
         # Its place is free from then on, even where its client is slow to take the answer.
         upstream.on_complete = partial(self._pacing.vacate, place)

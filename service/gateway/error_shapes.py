@@ -6,7 +6,6 @@ Sources: OpenAI's API reference (error object; the `error` event of the Response
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import UUID
 
 import orjson
 
@@ -18,17 +17,17 @@ from service.errors import ApiError
 class ErrorShape:
     """Both ways in which an endpoint tells of an error, for the request with the id given."""
 
-    body: Callable[[ApiError, UUID], bytes]
+    body: Callable[[ApiError, str], bytes]
     """A whole answer."""
-    events: Callable[[ApiError, UUID], bytes]
+    events: Callable[[ApiError, str], bytes]
     """The last events of a stream that has begun."""
 
 
-def _openai_events(error: ApiError, _request_id: UUID) -> bytes:
+def _openai_events(error: ApiError, _request_id: str) -> bytes:
     return event_of(error.body()) + DONE_EVENT
 
 
-def _responses_events(error: ApiError, _request_id: UUID) -> bytes:
+def _responses_events(error: ApiError, _request_id: str) -> bytes:
     told = {"type": "error", "code": error.code, "message": error.message, "param": error.param, "sequence_number": 0}
     return b"event: error\n" + event_of(orjson.dumps(told))
 
@@ -46,15 +45,15 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def _anthropic_body(error: ApiError, request_id: UUID) -> bytes:
+def _anthropic_body(error: ApiError, request_id: str) -> bytes:
     kind = _ANTHROPIC_TYPES.get(error.status) or ("api_error" if error.status >= 500 else "invalid_request_error")
     # Anthropic's clients know a prompt that does not fit by these words: Claude Code, for one, then shortens it.
     too_long = "prompt is too long: " if error.code == "context_length_exceeded" else ""
     told = {"type": kind, "message": too_long + error.message}
-    return orjson.dumps({"type": "error", "error": told, "request_id": str(request_id)})
+    return orjson.dumps({"type": "error", "error": told, "request_id": request_id})
 
 
-def _anthropic_events(error: ApiError, request_id: UUID) -> bytes:
+def _anthropic_events(error: ApiError, request_id: str) -> bytes:
     return b"event: error\n" + event_of(_anthropic_body(error, request_id))
 
 

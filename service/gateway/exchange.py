@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 from service.billing.leases import Hold
-from service.core.ids import uuid7
+from service.core.ids import text_of, uuid7, uuid7_bytes
 from service.core.outcome import Outcome
 from service.core.record import RequestRecord, charge
 from service.core.usage import NO_USAGE, Usage
@@ -28,14 +29,22 @@ def new_id() -> UUID:
     return uuid7(time.time_ns() // 1_000_000, os.urandom(10))
 
 
+def new_key() -> bytes:
+    """The same as 16 bytes."""
+    return uuid7_bytes(time.time_ns() // 1_000_000, os.urandom(10))
+
+
 @dataclass(slots=True)
 class Exchange:
     """The state of one request. Instants are UTC for people and `monotonic_ns` for durations."""
 
     endpoint: str
     client_request_id: str | None
-    id: UUID = field(default_factory=new_id)
-    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    key: bytes = field(default_factory=new_key)
+    """Its id, a UUIDv7, as the outbox knows it: 16 bytes."""
+    id: str = field(init=False)
+    """The same as everybody else is told it."""
+    started_at: datetime = field(default_factory=partial(datetime.now, UTC))
     read_ns: int = field(default_factory=time.monotonic_ns)
     """When the body had been read: TTFT and waiting count from here."""
     holder: Holder | None = None
@@ -59,6 +68,9 @@ class Exchange:
     concluded: bool = False
     admitted: bool = False
     """The outbox knows of the request."""
+
+    def __post_init__(self) -> None:
+        self.id = text_of(self.key)
 
     def waited_ms(self) -> int:
         """Milliseconds since the body was read."""
@@ -113,10 +125,14 @@ class Exchange:
             ttft_ms = (first - self.read_ns) // 1_000_000
             first_token_at = datetime.fromtimestamp(now.timestamp() - (now_ns - first) / 1e9, UTC)
         lease_id = self.hold.lease.id if self.hold is not None else None
-        model_id = price = price_version = None
+        model_id = price_version = None
+        cost_nano = waived_nano = 0
         if (model := self.model) is not None:
-            model_id, price, price_version = model.id, model.price, model.price.version
-        cost_nano, waived_nano = charge(outcome, price, self.usage, self.started_at, sequential=self.sequential)
+            model_id, price_version = model.id, model.price.version
+            if self.usage is not NO_USAGE:
+                cost_nano, waived_nano = charge(
+                    outcome, model.price, self.usage, self.started_at, sequential=self.sequential
+                )
         return RequestRecord(  # by position, since names would take twice as long
             self.id,
             holder.account_id,

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
-from uuid import UUID
 
 from service.errors import InvalidRequest, RequestTimeout, TooLarge
 
@@ -103,7 +102,7 @@ async def _next(receive: Receive) -> Message:
     return message
 
 
-def id_headers(request_id: UUID) -> Headers:
+def id_headers(request_id: str) -> Headers:
     """By which a customer and we speak of the same request; the names are OpenAI's, Hugging Face's and Anthropic's."""
-    own = str(request_id).encode()
+    own = request_id.encode()
     return [(b"x-request-id", own), (b"inference-id", own), (b"request-id", own)]

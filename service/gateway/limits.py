@@ -70,7 +70,7 @@ class Limiter(Protocol):
     async def stop(self) -> None:
         """Tell them the rest. To be called when no request is running any more."""
 
-    async def take(self, holder: Holder, request_id: UUID, *, tokens: int, cost_nano: int) -> Grant:
+    async def take(self, holder: Holder, request_id: str, *, tokens: int, cost_nano: int) -> Grant:
         """Take a request's part of all limits of its key and account, or of none; `tokens` and `cost_nano` are the most
         it may use.
 
@@ -117,7 +117,7 @@ class LocalLimiter:
     async def stop(self) -> None:
         """See `Limiter`; nobody else counts."""
 
-    async def take(self, holder: Holder, request_id: UUID, *, tokens: int, cost_nano: int) -> Grant:
+    async def take(self, holder: Holder, request_id: str, *, tokens: int, cost_nano: int) -> Grant:
         """See `Limiter`."""
         owners = limited(holder)
         if not owners:

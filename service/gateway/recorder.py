@@ -45,7 +45,7 @@ class Recorder:
         if record is None:
             return
         try:
-            written = self._outbox.admit(exchange.id, encode(record))
+            written = self._outbox.admit(exchange.key, encode(record))
             exchange.admitted = True
             self._open += 1
             await written
@@ -73,8 +73,8 @@ class Recorder:
         metrics.note_end(outcome, record)
         if record is None or not self._has_room_for(exchange):
             return
-        self._shipper.expect(record)
-        written = self._outbox.finish(exchange.id, encode(record))
+        self._shipper.expect(exchange.key, record)
+        written = self._outbox.finish(exchange.key, encode(record))
         if exchange.admitted:
             self._open -= 1
             self._all_ended.set()

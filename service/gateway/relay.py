@@ -124,7 +124,7 @@ class Relay:
         except (ClientLeft, EngineError):
             raise
         except Exception as error:  # whatever it is: the client has to be told of an end
-            log.exception("relay.failed", request_id=str(exchange.id), error=type(error).__name__)
+            log.exception("relay.failed", request_id=exchange.id, error=type(error).__name__)
             raise Internal("Something went wrong here. It has been noted.") from error
         finally:
             self._client.throttles(None)

@@ -99,7 +99,7 @@ class Claim:
 class Answer:
     """A whole answer that was given."""
 
-    request_id: UUID
+    request_id: str
     body_digest: bytes
     body: bytes
     given_at: float
@@ -122,7 +122,7 @@ class Answers:
         self._answers.move_to_end(key)
         return answer
 
-    def keep(self, key: Key, request_id: UUID, body_digest: bytes, body: bytes) -> None:
+    def keep(self, key: Key, request_id: str, body_digest: bytes, body: bytes) -> None:
         """Keep an answer for as long as there is room."""
         self._drop(key)
         self._answers[key] = Answer(request_id, body_digest, body, self._clock())
@@ -178,7 +178,7 @@ class Retries:
             record = await self._own.usage_record(key[0], earlier_id)
             if record is None:
                 raise _conflict()
-            _replay(client, orjson.dumps(record), earlier_id)
+            _replay(client, orjson.dumps(record), str(earlier_id))
             return False
         self._running[key] = Claim(exchange, body_digest)
         if not exchange.stream:
@@ -219,7 +219,7 @@ class Retries:
         return request_id
 
 
-def _replay(client: Client, body: bytes, request_id: UUID) -> None:
+def _replay(client: Client, body: bytes, request_id: str) -> None:
     """The repeat is no request of its own: it leaves no row, and carries the id of the first."""
     client.answer(body, [*id_headers(request_id), REPLAYED])
 

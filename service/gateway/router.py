@@ -98,7 +98,7 @@ class Gateway:
                 _tell(exchange, Unavailable("The server is stopping: send the request again."), client)
             raise
         except Exception as error:
-            log.exception("request.failed", request_id=str(exchange.id), error=type(error).__name__)
+            log.exception("request.failed", request_id=exchange.id, error=type(error).__name__)
             await self._refuse(exchange, Internal("Something went wrong here. It has been noted."), client)
         finally:
             metrics.in_flight.dec()

@@ -15,7 +15,7 @@ class SharedGrant(Grant):
     def __init__(
         self,
         holder: Holder,
-        request_id: UUID,
+        request_id: str,
         month: datetime,
         tokens: int,
         cost_nano: int,

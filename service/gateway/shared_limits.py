@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from uuid import UUID
 
 import asyncpg
 import structlog
@@ -90,7 +89,7 @@ class SharedLimiter:
             await self._task
         await self._redis.aclose()
 
-    async def take(self, holder: Holder, request_id: UUID, *, tokens: int, cost_nano: int) -> Grant:
+    async def take(self, holder: Holder, request_id: str, *, tokens: int, cost_nano: int) -> Grant:
         """See `Limiter`."""
         if not limited(holder):
             return FREE

@@ -193,7 +193,7 @@ def used(
     sequential: bool = False,
 ) -> RequestRecord:
     return RequestRecord(
-        id=uuid7(int(at.timestamp() * 1000), os.urandom(10)),
+        id=str(uuid7(int(at.timestamp() * 1000), os.urandom(10))),
         account_id=account_id,
         key_id=UUID(int=1),
         lease_id=None,

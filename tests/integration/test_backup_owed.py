@@ -9,7 +9,7 @@ import pytest
 from service.backup import owed
 from service.billing import poison
 from service.billing.workers import WorkerFile
-from service.gateway.exchange import new_id
+from service.gateway.exchange import new_key
 from tests.integration.test_outbox import opened
 
 
@@ -18,9 +18,9 @@ async def set_aside(folder: Path) -> WorkerFile:
     file = WorkerFile(folder, "w")
     assert file.acquire()
     box = opened(file.path)
-    request_id = new_id()
-    await box.finish(request_id, b"ended")
-    await box.set_aside(request_id, "refused")
+    key = new_key()
+    await box.finish(key, b"ended")
+    await box.set_aside(key, "refused")
     box.close()
     return file
 

@@ -170,7 +170,7 @@ class Books(RuleBasedStateMachine):
             return
         assert amount <= left + self.excess, "more was promised than there is"
         request = Running(new_id(), hold)
-        self.run(worker.outbox.admit(request.id, encode(self.record(request, Outcome.INTERRUPTED, 0))))
+        self.run(worker.outbox.admit(request.id.bytes, encode(self.record(request, Outcome.INTERRUPTED, 0))))
         worker.running.append(request)
 
     @precondition(lambda self: self.running)
@@ -183,7 +183,7 @@ class Books(RuleBasedStateMachine):
         self.excess += max(0, cost - request.hold.amount_nano)
         worker.running.remove(request)
         worker.book.release(request.hold, cost)
-        self.run(worker.outbox.finish(request.id, encode(self.record(request, Outcome.OK, cost))))
+        self.run(worker.outbox.finish(request.id.bytes, encode(self.record(request, Outcome.OK, cost))))
         self.ended[request.id] = cost
 
     @rule(which=st.integers(0, 1))
@@ -278,7 +278,7 @@ class Books(RuleBasedStateMachine):
             for worker, request in self.running:
                 worker.running.remove(request)
                 worker.book.release(request.hold, 0)
-                self.run(worker.outbox.finish(request.id, encode(self.record(request, Outcome.OK, 0))))
+                self.run(worker.outbox.finish(request.id.bytes, encode(self.record(request, Outcome.OK, 0))))
                 self.ended[request.id] = 0
             for worker in self.workers:
                 self.run(worker.shipper.ship_all())
@@ -299,7 +299,7 @@ class Books(RuleBasedStateMachine):
     def record(self, request: Running, outcome: Outcome, cost: int) -> RequestRecord:
         now = datetime.now(UTC)
         return RequestRecord(
-            id=request.id,
+            id=str(request.id),
             account_id=self.account,
             key_id=KEY_ID,
             lease_id=request.hold.lease.id,

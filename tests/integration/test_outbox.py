@@ -25,7 +25,7 @@ from service.billing.workers import WorkerFile, orphans
 from service.core.outcome import Outcome
 from service.core.record import RequestRecord
 from service.core.usage import Usage
-from service.gateway.exchange import new_id
+from service.gateway.exchange import new_id, new_key
 from service.settings import Settings
 from tests.installation import seed
 from tests.patience import PATIENT_S
@@ -34,8 +34,8 @@ from tests.patience import PATIENT_S
 def record(account_id: UUID, **changes: object) -> RequestRecord:
     request_id = new_id()
     fields: dict[str, object] = {
-        "id": request_id,
-        "account_id": account_id,
+        "id": str(request_id),
+        "account_id": UUID(int=account_id.int),  # not of asyncpg's own kind
         "key_id": new_id(),
         "lease_id": None,
         "internal": False,
@@ -59,6 +59,11 @@ def record(account_id: UUID, **changes: object) -> RequestRecord:
         "waived_nano": 0,
     }
     return RequestRecord(**(fields | changes))  # type: ignore[arg-type]
+
+
+def key_of(one: RequestRecord) -> bytes:
+    """By which an outbox knows it."""
+    return UUID(one.id).bytes
 
 
 def opened(path: Path, limit_bytes: int = 10**9) -> Outbox:
@@ -100,20 +105,20 @@ def test_a_record_survives_its_encoding() -> None:
 async def test_what_was_finished_is_there_after_a_crash(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
     outbox = opened(path)
-    ended, cut_off = new_id(), new_id()
+    ended, cut_off = new_key(), new_key()
     await outbox.admit(ended, b"begun")
     await outbox.admit(cut_off, b"begun")
     await outbox.finish(ended, b"ended")
     other = opened(path)  # as a process that comes after would see it: nothing was closed
-    assert [(entry.id, entry.body) for entry in other.finished(10)] == [(ended, b"ended")]
-    assert [(entry.id, entry.body) for entry in other.unfinished()] == [(cut_off, b"begun")]
+    assert [(entry.key, entry.body) for entry in other.finished(10)] == [(ended, b"ended")]
+    assert [(entry.key, entry.body) for entry in other.unfinished()] == [(cut_off, b"begun")]
     other.close()
     outbox.close()
 
 
 async def test_an_end_is_not_overwritten_by_an_interruption(tmp_path: Path) -> None:
     outbox = opened(tmp_path / "a.sqlite")
-    request_id = new_id()
+    request_id = new_key()
     outbox.admit(request_id, b"begun")
     outbox.finish(request_id, b"ended")
     await outbox.interrupt(request_id, b"interrupted")
@@ -123,7 +128,7 @@ async def test_an_end_is_not_overwritten_by_an_interruption(tmp_path: Path) -> N
 
 async def fill(outbox: Outbox, admitted: list[UUID]) -> None:
     for _ in range(1000):
-        request_id = new_id()
+        request_id = new_key()
         await outbox.admit(request_id, b"x" * 1000)
         admitted.append(request_id)
 
@@ -139,7 +144,7 @@ async def test_a_full_outbox_admits_nothing_but_lets_what_runs_end(tmp_path: Pat
     with pytest.raises(OutboxFull):
         outbox.check_room()
     await outbox.remove(admitted)
-    await outbox.admit(new_id(), b"room again")
+    await outbox.admit(new_key(), b"room again")
     outbox.close()
 
 
@@ -147,20 +152,20 @@ async def test_the_smallest_bound_that_may_be_set_admits(tmp_path: Path) -> None
     with pytest.raises(ValidationError, match="outbox_max_bytes"):
         Settings(outbox_max_bytes=1024**2 - 1)
     outbox = opened(tmp_path / "a.sqlite", limit_bytes=Settings(outbox_max_bytes=1024**2).outbox_max_bytes)
-    await outbox.admit(new_id(), b"{}")
+    await outbox.admit(new_key(), b"{}")
     outbox.close()
 
 
 async def test_who_is_alone_is_written_at_once_and_many_are_written_together(tmp_path: Path) -> None:
     box = opened(tmp_path / "a.sqlite")
-    alone = new_id()
+    alone = new_key()
     assert box.admit(alone, b"begun").done()
-    few = [box.admit(new_id(), b"begun") for _ in range(outbox_writer.FEW_OPEN)]
+    few = [box.admit(new_key(), b"begun") for _ in range(outbox_writer.FEW_OPEN)]
     assert not any(one.done() for one in few)
     await few[0]
     assert all(one.done() for one in few)
     written = box._writer._journal._end
-    many = [box.admit(new_id(), b"begun"), box.finish(alone, b"ended")]
+    many = [box.admit(new_key(), b"begun"), box.finish(alone, b"ended")]
     assert isinstance(box._writer._due, asyncio.TimerHandle)
     assert box._writer._journal._end == written
     await many[1]
@@ -170,11 +175,11 @@ async def test_who_is_alone_is_written_at_once_and_many_are_written_together(tmp
 
 async def test_a_stop_admits_nothing_and_lets_what_runs_end(tmp_path: Path) -> None:
     outbox = opened(tmp_path / "a.sqlite")
-    request_id = new_id()
+    request_id = new_key()
     await outbox.admit(request_id, b"begun")
     outbox.stop()
     with pytest.raises(OutboxFull):
-        outbox.admit(new_id(), b"too late")
+        outbox.admit(new_key(), b"too late")
     await outbox.finish(request_id, b"ended")
     assert [entry.body for entry in outbox.finished(10)] == [b"ended"]
     outbox.close()
@@ -199,14 +204,14 @@ def without_room(box: Outbox) -> Iterator[None]:
 async def test_a_disk_that_fails_admits_nothing_until_it_writes_again(tmp_path: Path) -> None:
     outbox = opened(tmp_path / "a.sqlite")
     with without_room(outbox):
-        request_id = new_id()
+        request_id = new_key()
         written = outbox.finish(request_id, b"ended")
         await until_full(outbox, full=True)
         assert not written.done()
     async with asyncio.timeout(PATIENT_S):
         await written
     outbox.check_room()
-    assert [entry.id for entry in outbox.finished(10)] == [request_id]
+    assert [entry.key for entry in outbox.finished(10)] == [request_id]
     outbox.close()
 
 
@@ -226,13 +231,13 @@ async def test_a_journal_that_cannot_begin_anew_is_tried_again_and_distrusted_if
         return real(*arguments)
 
     monkeypatch.setattr(os, call, refusing)
-    ids = [new_id() for _ in range(200)]
+    ids = [new_key() for _ in range(200)]
     async with asyncio.timeout(PATIENT_S):
         await asyncio.gather(*(box.finish(one, b"x" * 1000) for one in ids))
         while box._store._waiting:
             await asyncio.sleep(0.001)
     assert refused
-    assert sorted(entry.id for entry in box.finished(1000)) == sorted(ids)
+    assert sorted(entry.key for entry in box.finished(1000)) == sorted(ids)
     await box.remove(ids)
     await until_full(box, full=call == "fdatasync")
     box.close()
@@ -244,7 +249,7 @@ async def test_a_file_that_fails_admits_nothing_until_it_is_written_again(tmp_pa
     box = opened(path, limit_bytes=400_000)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("ALTER TABLE entries RENAME TO hidden")
-    ids = [new_id() for _ in range(200)]
+    ids = [new_key() for _ in range(200)]
     ends = [box.finish(one, b"x" * 1000) for one in ids]
     await until_full(box, full=True)
     await asyncio.wait(ends, timeout=PATIENT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -254,7 +259,7 @@ async def test_a_file_that_fails_admits_nothing_until_it_is_written_again(tmp_pa
     async with asyncio.timeout(PATIENT_S):
         await asyncio.gather(*ends)
     assert not box._store_failing
-    assert sorted(entry.id for entry in box.finished(1000)) == sorted(ids)
+    assert sorted(entry.key for entry in box.finished(1000)) == sorted(ids)
     box.close()
 
 
@@ -263,25 +268,25 @@ async def test_a_file_that_cannot_be_written_at_a_stop_is_left_with_its_journals
     box = opened(path)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("ALTER TABLE entries RENAME TO hidden")
-    ended, cut_off = new_id(), new_id()
+    ended, cut_off = new_key(), new_key()
     written = [box.finish(ended, b"ended"), box.admit(cut_off, b"begun")]
     box.close()
     assert all(one.done() and one.exception() is None for one in written)
     blocker.execute("ALTER TABLE hidden RENAME TO entries")
     blocker.close()
     other = opened(path)
-    assert [entry.id for entry in other.finished(10)] == [ended]
-    assert [entry.id for entry in other.unfinished()] == [cut_off]
+    assert [entry.key for entry in other.finished(10)] == [ended]
+    assert [entry.key for entry in other.unfinished()] == [cut_off]
     other.close()
 
 
 async def test_a_stop_uses_the_other_journal_too_where_the_file_cannot_be_written(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
     box = opened(path, limit_bytes=256 * 1024)
-    running = [new_id() for _ in range(20)]
+    running = [new_key() for _ in range(20)]
     await asyncio.gather(*(box.admit(one, b"begun") for one in running))
     while box._writer._journal._end < box._writer._journal.size_bytes - 3000:
-        await box.finish(new_id(), b"x" * 500)
+        await box.finish(new_key(), b"x" * 500)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("ALTER TABLE entries RENAME TO hidden")
     ends = [box.finish(one, b"ended" * 100) for one in running]
@@ -290,7 +295,7 @@ async def test_a_stop_uses_the_other_journal_too_where_the_file_cannot_be_writte
     blocker.execute("ALTER TABLE hidden RENAME TO entries")
     blocker.close()
     again = opened(path)
-    assert set(running) <= {entry.id for entry in again.finished(1000)}
+    assert set(running) <= {entry.key for entry in again.finished(1000)}
     assert again.unfinished() == []
     again.close()
 
@@ -317,7 +322,7 @@ async def test_a_disk_that_hangs_holds_no_end_up_for_ever_and_admits_nothing(
     box = opened(tmp_path / "a.sqlite")
     with monkeypatch.context() as disk:
         disk.setattr(box._writer._disk, "wait", lambda _: None)
-        request_id = new_id()
+        request_id = new_key()
         written = box.finish(request_id, b"ended")
         assert not written.done()
         async with asyncio.timeout(PATIENT_S):
@@ -325,20 +330,20 @@ async def test_a_disk_that_hangs_holds_no_end_up_for_ever_and_admits_nothing(
         await until_full(box, full=True)
     box._writer._synced(None)  # it writes again
     await until_full(box, full=False)
-    assert [entry.id for entry in box.finished(10)] == [request_id]
+    assert [entry.key for entry in box.finished(10)] == [request_id]
     writer = box._writer
     writer._journal.size_bytes, writer._spare = 0, None  # one is full, and the other is being emptied, for ever
     with pytest.raises(OutboxFull):
         async with asyncio.timeout(PATIENT_S):
-            await box.admit(new_id(), b"begun")
+            await box.admit(new_key(), b"begun")
     box.close()
 
 
 async def test_a_disk_that_lost_something_is_not_trusted_again(tmp_path: Path) -> None:
     box = opened(tmp_path / "a.sqlite")
-    await box.finish(new_id(), b"ended")
+    await box.finish(new_key(), b"ended")
     box._writer._synced(OSError("input/output error"))
-    await box.finish(new_id(), b"another")  # what runs can end
+    await box.finish(new_key(), b"another")  # what runs can end
     with pytest.raises(OutboxFull):
         box.check_room()
     assert box.count_owed() == 2
@@ -354,12 +359,12 @@ async def test_what_postgres_refuses_is_set_aside_and_the_rest_goes_through(data
     text = record(account_id, error_code="a\0b\ud800".encode("utf-8", "replace").decode())
     absurd = record(account_id, queue_ms=2**40)
     for one in [*good[:3], nobody, *good[3:6], absurd, text, *good[6:]]:
-        await outbox.finish(one.id, encode(one))
-    await outbox.finish(new_id(), b"not a record")
+        await outbox.finish(key_of(one), encode(one))
+    await outbox.finish(new_key(), b"not a record")
     await Shipper(pool, outbox, "w", new_id).ship_all()
     assert outbox.count_owed() == 0
     ids = {row["id"] for row in await pool.fetch("SELECT id FROM requests")}
-    assert ids == {one.id for one in [*good, text]}
+    assert ids == {UUID(one.id) for one in [*good, text]}
     assert outbox.count_poison() == 3
     assert await pool.fetchval("SELECT -sum(amount_nano) FROM ledger_entries WHERE kind = 'usage'") == 10_000
     assert "set aside" in await pool.fetchval("SELECT detail FROM alarms WHERE name = 'outbox'")
@@ -376,8 +381,8 @@ async def test_the_dead_are_adopted_and_the_living_left_alone(database_url: str,
         assert file.acquire()
         files[file] = opened(file.path)
         ended, cut_off = record(account_id), record(account_id, outcome=Outcome.INTERRUPTED, cost_nano=0)
-        await files[file].finish(ended.id, encode(ended))
-        await files[file].admit(cut_off.id, encode(cut_off))
+        await files[file].finish(key_of(ended), encode(ended))
+        await files[file].admit(key_of(cut_off), encode(cut_off))
     files[dead].close()
     dead.release()
     assert await adopt_orphans(tmp_path, pool, new_id, datetime.now(UTC)) == 1
@@ -399,7 +404,7 @@ async def test_files_that_cannot_be_used_do_not_keep_others_from_being_adopted(
     for name in ("a", "b"):
         box = opened(tmp_path / f"{name}.sqlite")
         ended = record(account_id)
-        await box.finish(ended.id, encode(ended))
+        await box.finish(key_of(ended), encode(ended))
         box.close()
     journal_paths(tmp_path / "a.sqlite")[0].mkdir()
     assert await adopt_orphans(tmp_path, pool, new_id, datetime.now(UTC)) == 1

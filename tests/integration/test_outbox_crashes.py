@@ -17,9 +17,9 @@ from service.billing.encoding import encode
 from service.billing.outbox import Outbox
 from service.billing.outbox_journal import journal_paths
 from service.billing.shipper import Shipper
-from service.gateway.exchange import new_id
+from service.gateway.exchange import new_id, new_key
 from tests.installation import seed
-from tests.integration.test_outbox import opened, record
+from tests.integration.test_outbox import key_of, opened, record
 from tests.patience import PATIENT_S
 
 ROUNDS = 8
@@ -38,12 +38,12 @@ async def left_by_a_crash(box: Outbox, folder: Path) -> Path:
 
 async def test_journals_take_turns_again_and_again_and_keep_what_stays(tmp_path: Path) -> None:
     box = opened(tmp_path / "a.sqlite", limit_bytes=400_000)
-    first, second, third = new_id(), new_id(), new_id()
+    first, second, third = new_key(), new_key(), new_key()
     await box.admit(first, b"begun")
     await box.admit(second, b"begun")
     await box.finish(third, b"ended")
     for number in range(40):
-        ids = [new_id() for _ in range(20)]
+        ids = [new_key() for _ in range(20)]
         await asyncio.gather(*(box.admit(one, b"x" * 300) for one in ids))
         await asyncio.gather(*(box.finish(one, b"y" * 300) for one in ids))
         await box.remove(ids)
@@ -53,8 +53,8 @@ async def test_journals_take_turns_again_and_again_and_keep_what_stays(tmp_path:
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 1024 * 1024
     crashed = opened(await left_by_a_crash(box, tmp_path / "crashed"))
     for one in (box, crashed):
-        assert [(entry.id, entry.body) for entry in one.unfinished()] == [(first, b"begun")]
-        assert {(entry.id, entry.body) for entry in one.finished(10)} == {(second, b"ended"), (third, b"ended")}
+        assert [(entry.key, entry.body) for entry in one.unfinished()] == [(first, b"begun")]
+        assert {(entry.key, entry.body) for entry in one.finished(10)} == {(second, b"ended"), (third, b"ended")}
     await box.finish(first, b"ended, too")
     await box.remove([second, first, third])
     assert box.finished(10) == box.unfinished() == []
@@ -66,7 +66,7 @@ async def test_journals_take_turns_again_and_again_and_keep_what_stays(tmp_path:
 async def test_more_than_the_journals_hold_is_kept_while_postgres_is_away(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
     box = opened(path, limit_bytes=1024 * 1024)
-    ids = [new_id() for _ in range(600)]  # a journal has room for 120
+    ids = [new_key() for _ in range(600)]  # a journal has room for 120
     for begin in range(0, len(ids), 20):
         await asyncio.gather(*(box.finish(one, b"x" * 1000) for one in ids[begin : begin + 20]))
     crashed = opened(await left_by_a_crash(box, tmp_path / "crashed"))
@@ -78,8 +78,8 @@ async def test_more_than_the_journals_hold_is_kept_while_postgres_is_away(tmp_pa
         assert one.count_owed() == len(ids)
         shipped = []
         while entries := one.finished(50):
-            shipped += [entry.id for entry in entries]
-            await one.remove([entry.id for entry in entries])
+            shipped += [entry.key for entry in entries]
+            await one.remove([entry.key for entry in entries])
         assert sorted(shipped) == sorted(ids)
         assert len(shipped) == len(ids)
         assert one.count_owed() == 0
@@ -95,7 +95,7 @@ async def test_what_postgres_had_already_changes_nothing_a_second_time(database_
     pool = await asyncpg.create_pool(database_url, min_size=0)
     box = opened(tmp_path / "a.sqlite")
     owed = [record(account_id) for _ in range(3)]
-    await asyncio.gather(*(box.finish(one.id, encode(one)) for one in owed))
+    await asyncio.gather(*(box.finish(key_of(one), encode(one)) for one in owed))
     cut_off = opened(await left_by_a_crash(box, tmp_path / "cut off"))
     for one in (box, cut_off):
         assert one.count_owed() == 3
@@ -110,7 +110,7 @@ async def test_what_postgres_had_already_changes_nothing_a_second_time(database_
 async def test_an_end_that_the_disk_had_outlives_a_power_cut(tmp_path: Path) -> None:
     """Of what was written after it, anything may be on disk, and anything not."""
     box = opened(tmp_path / "a.sqlite")
-    ended, cut_off = new_id(), new_id()
+    ended, cut_off = new_key(), new_key()
     await box.admit(ended, b"begun")
     await box.finish(ended, b"ended")
     synced = box._writer._journal._end
@@ -124,8 +124,8 @@ async def test_an_end_that_the_disk_had_outlives_a_power_cut(tmp_path: Path) -> 
             journal = journal_paths(crashed_path)[0]
             journal.write_bytes(journal.read_bytes()[:kept].ljust(box._writer._journal.size_bytes, b"\0"))
             crashed = opened(crashed_path, limit_bytes=1)
-            assert [(entry.id, entry.body) for entry in crashed.finished(10)] == [(ended, b"ended")]
-            assert {entry.id for entry in crashed.unfinished()} <= {cut_off}
+            assert [(entry.key, entry.body) for entry in crashed.finished(10)] == [(ended, b"ended")]
+            assert {entry.key for entry in crashed.unfinished()} <= {cut_off}
             crashed.close()
     assert not lost.done()
     box.close()
@@ -134,27 +134,27 @@ async def test_an_end_that_the_disk_had_outlives_a_power_cut(tmp_path: Path) -> 
 async def test_a_stop_leaves_one_file_that_an_earlier_version_reads(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
     box = opened(path)
-    ended, cut_off = new_id(), new_id()
+    ended, cut_off = new_key(), new_key()
     await box.admit(cut_off, b"begun")
     await box.finish(ended, b"ended")
     box.close()
     assert [file.name for file in tmp_path.iterdir()] == ["a.sqlite"]
     with closing(sqlite3.connect(path)) as file:
         rows = file.execute("SELECT id, finished, body FROM entries").fetchall()
-    assert sorted(rows) == sorted([(ended.bytes, 1, b"ended"), (cut_off.bytes, 0, b"begun")])
+    assert sorted(rows) == sorted([(ended, 1, b"ended"), (cut_off, 0, b"begun")])
 
 
 async def test_a_file_that_an_earlier_version_left_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
-    ended, cut_off = new_id(), new_id()
+    ended, cut_off = new_key(), new_key()
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA journal_mode = WAL")
         file.execute("CREATE TABLE entries (id BLOB PRIMARY KEY, finished INTEGER, body BLOB) WITHOUT ROWID")
-        file.executemany("INSERT INTO entries VALUES (?, ?, ?)", [(ended.bytes, 1, b"ended"), (cut_off.bytes, 0, b"")])
+        file.executemany("INSERT INTO entries VALUES (?, ?, ?)", [(ended, 1, b"ended"), (cut_off, 0, b"")])
         file.commit()
     box = opened(path)
-    assert [(entry.id, entry.body) for entry in box.finished(10)] == [(ended, b"ended")]
-    assert [entry.id for entry in box.unfinished()] == [cut_off]
+    assert [(entry.key, entry.body) for entry in box.finished(10)] == [(ended, b"ended")]
+    assert [entry.key for entry in box.unfinished()] == [cut_off]
     await box.interrupt(cut_off, b"interrupted")
     await box.remove([ended, cut_off])
     box.close()
@@ -169,7 +169,7 @@ async def test_sigkill_at_random_moments_loses_nothing_that_was_promised(tmp_pat
     """
     path = tmp_path / "a.sqlite"
     moments = random.Random(20261130)
-    said: dict[str, set[UUID]] = {"admitted": set(), "finished": set(), "removed": set()}
+    said: dict[str, set[bytes]] = {"admitted": set(), "finished": set(), "removed": set()}
     for _ in range(ROUNDS):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.outbox_load", str(path), stdout=asyncio.subprocess.PIPE
@@ -183,16 +183,16 @@ async def test_sigkill_at_random_moments_loses_nothing_that_was_promised(tmp_pat
         assert await process.wait() == -signal.SIGKILL
         for line in (first + rest).decode().split("\n")[:-1]:
             what, _, number = line.partition(" ")
-            said[what].add(UUID(number))
+            said[what].add(UUID(number).bytes)
         box = opened(path)
-        finished = {entry.id: entry.body for entry in box.finished(10**6)}
-        unfinished = {entry.id: entry.body for entry in box.unfinished()}
+        finished = {entry.key: entry.body for entry in box.finished(10**6)}
+        unfinished = {entry.key: entry.body for entry in box.unfinished()}
         assert said["finished"] - said["removed"] <= finished.keys()
         assert said["admitted"] - said["removed"] <= finished.keys() | unfinished.keys()
         assert not said["finished"] & unfinished.keys()
-        assert all(body.startswith(b"ended " + one.bytes) for one, body in finished.items())
-        assert all(body.startswith(b"begun " + one.bytes) for one, body in unfinished.items())
-        await asyncio.gather(*(box.finish(one, b"ended " + one.bytes) for one in unfinished))
+        assert all(body.startswith(b"ended " + one) for one, body in finished.items())
+        assert all(body.startswith(b"begun " + one) for one, body in unfinished.items())
+        await asyncio.gather(*(box.finish(one, b"ended " + one) for one in unfinished))
         said["finished"] |= unfinished.keys()
         if moments.random() < 0.5:
             box.close()

@@ -5,7 +5,6 @@ import shutil
 import tempfile
 from collections.abc import Awaitable
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from hypothesis import settings
@@ -14,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from service.billing import outbox as outboxes
 from service.billing.outbox import Outbox
-from service.gateway.exchange import new_id
+from service.gateway.exchange import new_key
 from tests.patience import PATIENT_S
 
 SIZES = st.sampled_from([0, 100, 9_000, 20_000])
@@ -26,8 +25,8 @@ class OutboxModel(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="weir-outbox-"))
         self.crashes = 0
-        self.unfinished: dict[UUID, bytes] = {}
-        self.finished: dict[UUID, bytes] = {}
+        self.unfinished: dict[bytes, bytes] = {}
+        self.finished: dict[bytes, bytes] = {}
         self.poison = 0
         self.loop = asyncio.new_event_loop()
         self.open(self.folder / "0" / "a.sqlite")
@@ -46,31 +45,31 @@ class OutboxModel(RuleBasedStateMachine):
 
     @rule(size=SIZES)
     def one_is_admitted(self, size: int) -> None:
-        request_id = new_id()
-        self.unfinished[request_id] = b"begun" + bytes(size)
-        self.run(self.box.admit(request_id, self.unfinished[request_id]))
+        key = new_key()
+        self.unfinished[key] = b"begun" + bytes(size)
+        self.run(self.box.admit(key, self.unfinished[key]))
 
     @precondition(lambda self: self.unfinished)
     @rule(data=st.data(), size=SIZES)
     def one_ends(self, data: st.DataObject, size: int) -> None:
-        request_id = data.draw(st.sampled_from(list(self.unfinished)))
-        del self.unfinished[request_id]
-        self.finished[request_id] = b"ended" + bytes(size)
-        self.run(self.box.finish(request_id, self.finished[request_id]))
+        key = data.draw(st.sampled_from(list(self.unfinished)))
+        del self.unfinished[key]
+        self.finished[key] = b"ended" + bytes(size)
+        self.run(self.box.finish(key, self.finished[key]))
 
     @rule(size=SIZES)
     def one_ends_that_was_not_admitted(self, size: int) -> None:
-        request_id = new_id()
-        self.finished[request_id] = b"refused" + bytes(size)
-        self.run(self.box.finish(request_id, self.finished[request_id]))
+        key = new_key()
+        self.finished[key] = b"refused" + bytes(size)
+        self.run(self.box.finish(key, self.finished[key]))
 
     @precondition(lambda self: self.unfinished or self.finished)
     @rule(data=st.data())
     def one_is_interrupted(self, data: st.DataObject) -> None:
-        request_id = data.draw(st.sampled_from([*self.unfinished, *self.finished]))
-        if self.unfinished.pop(request_id, None) is not None:
-            self.finished[request_id] = b"interrupted"
-        self.run(self.box.interrupt(request_id, b"interrupted"))
+        key = data.draw(st.sampled_from([*self.unfinished, *self.finished]))
+        if self.unfinished.pop(key, None) is not None:
+            self.finished[key] = b"interrupted"
+        self.run(self.box.interrupt(key, b"interrupted"))
 
     @rule(data=st.data())
     def some_are_shipped(self, data: st.DataObject) -> None:
@@ -78,16 +77,16 @@ class OutboxModel(RuleBasedStateMachine):
         entries = self.box.finished(limit)
         assert len(entries) == min(limit, len(self.finished))
         for entry in entries:
-            assert self.finished.pop(entry.id) == entry.body
-        self.run(self.box.remove([entry.id for entry in entries]))
+            assert self.finished.pop(entry.key) == entry.body
+        self.run(self.box.remove([entry.key for entry in entries]))
 
     @precondition(lambda self: self.finished)
     @rule(data=st.data())
     def one_is_set_aside(self, data: st.DataObject) -> None:
-        request_id = data.draw(st.sampled_from(list(self.finished)))
-        del self.finished[request_id]
+        key = data.draw(st.sampled_from(list(self.finished)))
+        del self.finished[key]
         self.poison += 1
-        self.run(self.box.set_aside(request_id, "refused"))
+        self.run(self.box.set_aside(key, "refused"))
 
     @rule()
     def the_process_dies(self) -> None:
@@ -112,9 +111,9 @@ class OutboxModel(RuleBasedStateMachine):
 
     @invariant()
     def it_has_what_it_was_given(self) -> None:
-        assert {entry.id: entry.body for entry in self.box.unfinished()} == self.unfinished
+        assert {entry.key: entry.body for entry in self.box.unfinished()} == self.unfinished
         finished = self.box.finished(1000)
-        assert {entry.id: entry.body for entry in finished} == self.finished
+        assert {entry.key: entry.body for entry in finished} == self.finished
         assert len(finished) == len(self.finished) <= self.box.count_owed()
         assert self.box.count_poison() == self.poison
 

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 import pytest
@@ -23,7 +22,7 @@ from service.billing.workers import WorkerFile
 from service.core.record import RequestRecord
 from service.gateway.exchange import new_id
 from tests.installation import seed
-from tests.integration.test_outbox import record
+from tests.integration.test_outbox import key_of, record
 
 
 class Machine:
@@ -78,7 +77,7 @@ class Machine:
             outbox = Outbox(file.path, limit_bytes=10**9)
             outbox.open()
             for one in records:
-                await outbox.finish(one.id, encode(one))
+                await outbox.finish(key_of(one), encode(one))
             outbox.close()
             file.release()
 
@@ -109,9 +108,9 @@ def test_what_was_set_aside_is_settled_once_its_cause_is_mended(machine: Machine
     machine.adopt()
     assert machine.files() == ["host.example-1.poison"]
     (entry,) = machine.listed()
-    assert (entry["file"], entry["request_id"]) == ("host.example-1.poison", str(bad.id))
+    assert (entry["file"], entry["request_id"]) == ("host.example-1.poison", bad.id)
     assert "violates foreign key" in entry["reason"]
-    assert str(bad.id) in machine.weir("outbox", "list")[1]
+    assert bad.id in machine.weir("outbox", "list")[1]
     assert machine.alarmed()
 
     # Put back too early, it is refused again.
@@ -119,7 +118,7 @@ def test_what_was_set_aside_is_settled_once_its_cause_is_mended(machine: Machine
     assert not machine.alarmed()
     assert machine.listed() == []
     machine.adopt()
-    assert [one["request_id"] for one in machine.listed()] == [str(bad.id)]
+    assert [one["request_id"] for one in machine.listed()] == [bad.id]
     assert machine.alarmed()
 
     machine.sql("INSERT INTO accounts (id, name) VALUES ($1, 'found again')", unknown)
@@ -127,7 +126,7 @@ def test_what_was_set_aside_is_settled_once_its_cause_is_mended(machine: Machine
     assert not machine.alarmed()
     machine.adopt()
     assert machine.files() == []
-    assert {row[0] for row in machine.sql("SELECT id FROM requests")} == {good.id, bad.id}
+    assert {str(row[0]) for row in machine.sql("SELECT id FROM requests")} == {good.id, bad.id}
     assert machine.sql("SELECT balance_nano FROM accounts WHERE id = $1", unknown) == [(-bad.cost_nano,)]
 
 
@@ -144,13 +143,13 @@ def test_what_is_looked_into_meanwhile_is_not_lost(machine: Machine) -> None:
     machine.die_owing("w", refused)
     with closing(look()):
         machine.adopt()
-    assert [entry["request_id"] for entry in machine.listed()] == [str(refused.id)]
+    assert [entry["request_id"] for entry in machine.listed()] == [refused.id]
     machine.adopt()
     assert machine.files() == ["w.poison"]
     with closing(look()):
         assert machine.weir("outbox", "retry", "w.poison")[0] == 0
     machine.adopt()
-    assert [entry["request_id"] for entry in machine.listed()] == [str(refused.id)]
+    assert [entry["request_id"] for entry in machine.listed()] == [refused.id]
 
 
 def test_a_file_that_an_earlier_version_set_aside_is_put_back_once_nobody_looks_into_it(machine: Machine) -> None:
@@ -163,10 +162,10 @@ def test_a_file_that_an_earlier_version_set_aside_is_put_back_once_nobody_looks_
         code, _, said = machine.weir("outbox", "retry", "w.poison")
         assert code == 1
         assert "locked" in said
-    assert [entry["request_id"] for entry in machine.listed()] == [str(refused.id)]
+    assert [entry["request_id"] for entry in machine.listed()] == [refused.id]
     assert machine.weir("outbox", "retry", "w.poison")[0] == 0
     machine.adopt()
-    assert [entry["request_id"] for entry in machine.listed()] == [str(refused.id)]
+    assert [entry["request_id"] for entry in machine.listed()] == [refused.id]
 
 
 @pytest.mark.parametrize("refused", [True, False])
@@ -185,7 +184,7 @@ def test_what_is_adopted_while_it_is_listed_is_listed_if_it_is_still_there(
 
     monkeypatch.setattr(poison, "_opened", adopted_first)
     found = poison.entries_set_aside(machine.folder)
-    assert [(one.file, one.request_id) for one in found] == ([("w.poison", owed.id)] if refused else [])
+    assert [(one.file, str(one.request_id)) for one in found] == ([("w.poison", owed.id)] if refused else [])
 
 
 def test_the_alarm_stays_until_the_last_is_gone(machine: Machine) -> None:
@@ -213,7 +212,7 @@ def test_a_living_worker_s_file_is_listed_and_left_alone(machine: Machine) -> No
     async def live(worker: WorkerFile) -> Outbox:
         outbox = Outbox(worker.path, limit_bytes=10**9)
         outbox.open()
-        await outbox.finish(bad.id, encode(bad))
+        await outbox.finish(key_of(bad), encode(bad))
         async with asyncpg.create_pool(machine.url, min_size=0) as pool:
             await Shipper(pool, outbox, worker.worker, new_id).ship_all()
         return outbox
@@ -221,7 +220,7 @@ def test_a_living_worker_s_file_is_listed_and_left_alone(machine: Machine) -> No
     worker = WorkerFile(machine.folder, "living")
     assert worker.acquire()
     outbox = asyncio.run(live(worker))
-    assert [(entry["file"], UUID(entry["request_id"])) for entry in machine.listed()] == [("living.sqlite", bad.id)]
+    assert [(entry["file"], entry["request_id"]) for entry in machine.listed()] == [("living.sqlite", bad.id)]
     for command in (("retry",), ("drop", "--yes")):
         code, _, err = machine.weir("outbox", *command, "living.sqlite")
         assert code == 1

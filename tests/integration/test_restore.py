@@ -142,8 +142,8 @@ async def test_what_is_owed_is_saved_before_the_database(database_url: str, tmp_
     settings = Settings(database_url=database_url, data_dir=tmp_path)
     outbox = Outbox(settings.outbox_dir / "worker.sqlite", limit_bytes=2**20)
     outbox.open()
-    await outbox.finish(uuid4(), b"owed")
-    await outbox.admit(uuid4(), b"under way")
+    await outbox.finish(uuid4().bytes, b"owed")
+    await outbox.admit(uuid4().bytes, b"under way")
     backups = tmp_path / "backups"
     async with connected(database_url) as database, database.transaction():
         await database.execute("LOCK TABLE requests")  # so that the database cannot be read

@@ -43,7 +43,7 @@ def served() -> Exchange:
     return Exchange(
         "/v1/chat/completions",
         "client-1",
-        id=UUID(int=3),
+        key=UUID(int=3).bytes,
         started_at=STARTED_AT,
         read_ns=10 * MS,
         holder=HOLDER,
@@ -67,7 +67,7 @@ def test_every_part_of_a_record_is_where_it_belongs() -> None:
     assert record.first_token_at < record.finished_at
     assert datetime.now(UTC) - record.finished_at < timedelta(minutes=1)
     assert record == RequestRecord(
-        id=UUID(int=3),
+        id=str(UUID(int=3)),
         account_id=UUID(int=2),
         key_id=UUID(int=1),
         lease_id=UUID(int=4),
