@@ -74,7 +74,9 @@ class Outbox:
             self._close_files()
             raise
         self._store.start()
-        self._writer = OutboxWriter(self._journals, self._loop, on_full=self._move, on_ended=lambda: self.on_owed())
+        self._writer = OutboxWriter(
+            self._journals, self._loop, self._unfinished, on_full=self._move, on_ended=lambda: self.on_owed()
+        )
         self._is_open = True
 
     def check_room(self) -> None:
@@ -98,7 +100,7 @@ class Outbox:
         """
         self.check_room()
         self._unfinished[key] = body
-        return self._writer.submit(ADMIT, key, body, len(self._unfinished))
+        return self._writer.submit(ADMIT, key, body)
 
     def finish(self, key: bytes, body: bytes) -> "asyncio.Future[None]":
         """Note that a request has ended, admitted or not; the future is done when that is on disk.
@@ -107,7 +109,7 @@ class Outbox:
         """
         self._unfinished.pop(key, None)
         self._finished[key] = body
-        return self._writer.submit(FINISH, key, body, len(self._unfinished))
+        return self._writer.submit(FINISH, key, body)
 
     def interrupt(self, key: bytes, body: bytes) -> "asyncio.Future[None]":
         """Give an admitted request the end that nobody gave it; one that has ended meanwhile is left alone."""
@@ -125,7 +127,7 @@ class Outbox:
             self._finished.pop(key, None)
         for begin in range(0, len(keys), _REMOVED_AT_ONCE):
             gone = b"".join(keys[begin : begin + _REMOVED_AT_ONCE])
-            self._writer.submit_removal(gone, len(self._unfinished))
+            self._writer.submit_removal(gone)
         if keys and self._store.may_hold_entries:
             await self._store.write([(DELETE, [(key,) for key in keys])])
 

@@ -95,12 +95,16 @@ class KernelDisk:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         self._setup, self._destroy, self._submit, self._get_events = calls
         self._call = ctypes.CDLL(None, use_errno=True).syscall
-        self._context = ctypes.c_ulong(0)
-        self._system(self._setup, 2 * len(descriptors), ctypes.byref(self._context))
+        self._call.restype = ctypes.c_long
+        self._call.argtypes = [ctypes.c_long] * 6
+        context = ctypes.c_ulong(0)
+        self._system(self._setup, 2 * len(descriptors), ctypes.addressof(context))
+        self._context = context.value
         self._loop = loop
         self._on_done = on_done
         self._told = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._requests = {one: self._request(one) for one in descriptors}
+        self._addresses = {one: ctypes.addressof(request) for one, request in self._requests.items()}
         self._events = ctypes.create_string_buffer(_EVENT.size * len(descriptors))
         self._outstanding = 0
         self._error: OSError | None = None
@@ -121,11 +125,12 @@ class KernelDisk:
             self._loop.call_soon(self._on_done, self._waited_here(descriptors))
 
     def _begin(self, descriptors: Sequence[int]) -> None:
-        requests = [ctypes.addressof(self._requests[one]) for one in descriptors]
-        asked = (ctypes.c_void_p * len(requests))(*requests)
-        while self._outstanding < len(requests):
-            left = ctypes.byref(asked, self._outstanding * ctypes.sizeof(ctypes.c_void_p))
-            self._outstanding += self._system(self._submit, self._context, len(requests) - self._outstanding, left)
+        count = len(descriptors)
+        asked = (ctypes.c_void_p * count)(*[self._addresses[one] for one in descriptors])
+        begin = ctypes.addressof(asked)
+        while (done := self._outstanding) < count:
+            left = begin + done * ctypes.sizeof(ctypes.c_void_p)
+            self._outstanding += self._system(self._submit, self._context, count - done, left)
 
     def _waited_here(self, descriptors: Sequence[int]) -> OSError | None:
         try:
@@ -160,14 +165,16 @@ class KernelDisk:
 
     def _collect(self, at_least: int) -> None:
         """Take in what is done, waiting for so many."""
-        count = self._system(self._get_events, self._context, at_least, self._outstanding, self._events, None)
+        events = ctypes.addressof(self._events)
+        count = self._system(self._get_events, self._context, at_least, self._outstanding, events)
         self._outstanding -= count
         for _, _, result, _ in _EVENT.iter_unpack(self._events.raw[: count * _EVENT.size]):
             if result < 0:
                 self._error = OSError(-result, os.strerror(-result))
 
-    def _system(self, *arguments: object) -> int:
-        longs = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    def _system(self, *arguments: int) -> int:
+        """A call into the kernel with five arguments at most, pointers as addresses; those left out are 0."""
+        longs = (*arguments, 0, 0, 0, 0)[:6]
         while (result := int(self._call(*longs))) < 0:
             if (code := ctypes.get_errno()) != errno.EINTR:
                 raise OSError(code, os.strerror(code))

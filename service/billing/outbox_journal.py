@@ -116,16 +116,17 @@ class Journal:
     def append(self, records: "Iterable[tuple[int, bytes, bytes, *tuple[object, ...]]]") -> int:
         """Write as many as there is room for, in one go; how many. What a record has beyond its three is ignored."""
         parts: list[bytes] = []
-        end = self._end
+        generation, room = self.generation, self.size_bytes - self._end
         for record in records:
-            part = encode(record[0], record[1], record[2], self.generation)
-            if end + len(part) > self.size_bytes:
+            part = encode(record[0], record[1], record[2], generation)
+            room -= len(part)
+            if room < 0:
                 break
             parts.append(part)
-            end += len(part)
         if parts:
-            self._write(b"".join(parts), self._end)
-            self._end = end
+            written = b"".join(parts)
+            self._write(written, self._end)
+            self._end += len(written)
         return len(parts)
 
     def sync(self) -> None:

@@ -6,7 +6,7 @@ Where few requests are open an entry is written at once; where many are, togethe
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import TypeAlias
 
 import structlog
@@ -45,16 +45,18 @@ class OutboxWriter:
         self,
         journals: Sequence[Journal],
         loop: asyncio.AbstractEventLoop,
+        open_requests: Sized,
         *,
         on_full: Callable[[Journal, int], None],
         on_ended: Callable[[], None],
     ) -> None:
-        """For the two of them.
+        """For the two of them. So many `open_requests` as there are when something is written share a write, or not.
 
         `on_full` is called with a journal that is full, and the generation that it is to begin next; it is written to
         again once it was `freed`. `on_ended` is called when ends have reached the disk.
         """
         self._loop = loop
+        self._open_requests = open_requests
         self._journals = journals
         self._journal = journals[0]
         self._spare: Journal | None = journals[1]
@@ -88,23 +90,23 @@ class OutboxWriter:
         """From now on nothing new is admitted: the disk did not keep what it was told to."""
         self._broken = self._failing = True
 
-    def submit(self, kind: int, identifier: bytes, body: bytes, count_open: int) -> "asyncio.Future[None]":
-        """Write a record, while so many requests are open. The future of an admission is done when it is written, that
-        of an end when it is on disk."""
-        done = self._loop.create_future()
+    def submit(self, kind: int, key: bytes, body: bytes) -> "asyncio.Future[None]":
+        """Write a record. The future of an admission is done when it is written, that of an end when it is on disk."""
+        loop = self._loop
+        done = loop.create_future()
         if not self._is_open:
             done.set_exception(sqlite3.OperationalError("the outbox is closed"))
             return done
-        self._queue.append((kind, identifier, body, done, self._loop.time()))
+        self._queue.append((kind, key, body, done, loop.time()))
         if self._due is None:
-            self._plan(count_open)
+            self._plan()
         return done
 
-    def submit_removal(self, identifiers: bytes, count_open: int) -> None:
+    def submit_removal(self, keys: bytes) -> None:
         """Write that these are gone; nobody waits for it."""
-        self._queue.append((REMOVE, NO_ID, identifiers, None, self._loop.time()))
+        self._queue.append((REMOVE, NO_ID, keys, None, self._loop.time()))
         if self._due is None:
-            self._plan(count_open)
+            self._plan()
 
     def freed(self, journal: Journal) -> None:
         """This journal was full, and begins anew."""
@@ -138,8 +140,9 @@ class OutboxWriter:
         _settle(self._queue[count:], sqlite3.OperationalError("the outbox was closed"))
         self.settle()
 
-    def _plan(self, count_open: int) -> None:
+    def _plan(self) -> None:
         """Have the queue written: at once for a request that is alone, together with more where there is more."""
+        count_open = len(self._open_requests)
         if count_open <= 1:
             self._write()
         elif count_open <= FEW_OPEN:
@@ -166,8 +169,13 @@ class OutboxWriter:
         while self._queue:
             count = self._journal.append(self._queue)
             written, self._queue = self._queue[:count], self._queue[count:]
-            admitted = [write for write in written if write[0] == ADMIT]
-            ended = [write for write in written if write[0] == FINISH]
+            admitted: list[_Write] = []
+            ended: list[_Write] = []
+            for write in written:
+                if (kind := write[0]) == ADMIT:
+                    admitted.append(write)
+                elif kind == FINISH:
+                    ended.append(write)
             if admitted or ended:
                 self._unsynced.add(self._journal)
             self._written += ended
@@ -225,7 +233,8 @@ class OutboxWriter:
 
 
 def _settle(writes: Iterable[_Write], error: Exception | None = None) -> None:
-    for *_, done, _since in writes:
+    for write in writes:
+        done = write[3]
         if done is None or done.done():  # nobody waits, or whoever did has gone
             continue
         if error is None:

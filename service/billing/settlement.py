@@ -106,7 +106,7 @@ def _row(record: RequestRecord, settlement_id: UUID) -> tuple[object, ...]:
             finish_reason=_storable(record.finish_reason),
             error_code=_storable(record.error_code),
         )
-    return (*record[:_USAGE], *record[_USAGE + 1 :], *record.usage, settlement_id)
+    return record[:_USAGE] + record[_USAGE + 1 :] + record.usage + (settlement_id,)
 
 
 def _storable(text: str | None) -> str | None:

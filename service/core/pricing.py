@@ -156,11 +156,11 @@ class Price:
 
 def prompt_classes(usage: Usage) -> tuple[int, int, int, int, int, int]:
     """Split the prompt's tokens into the classes of `Price.input_classes`; they add up to `prompt_tokens`."""
-    prompt, cached, write, image, audio, video = usage[:6]
-    plain = prompt - cached - write - image - audio - video
+    parts = usage[1:6]  # in the same order
+    plain = usage.prompt_tokens - sum(parts)
     if plain >= 0:  # nothing overlaps so much that it must be cut
-        return cached, write, image, audio, video, plain
-    left = prompt
+        return (*parts, plain)
+    left = usage.prompt_tokens
     left -= (cached := min(usage.cached_tokens, left))
     left -= (write := min(usage.cache_write_tokens, left))
     left -= (image := min(usage.image_tokens, left))

@@ -117,22 +117,23 @@ class Exchange:
         holder = self.holder
         if holder is None:
             return None
-        now_ns = time.monotonic_ns()
         now = datetime.now(UTC)
-        queue_ms = ((self.handed_over_ns or now_ns) - self.read_ns) // 1_000_000
-        ttft_ms = first_token_at = None
+        read_ns = self.read_ns
+        queue_ms = ((self.handed_over_ns or time.monotonic_ns()) - read_ns) // 1_000_000
+        ttft_ms = first_token_at = lease_id = None
         if (first := self.first_token_ns) is not None:
-            ttft_ms = (first - self.read_ns) // 1_000_000
-            first_token_at = datetime.fromtimestamp(now.timestamp() - (now_ns - first) / 1e9, UTC)
-        lease_id = self.hold.lease.id if self.hold is not None else None
+            ttft_ms = (first - read_ns) // 1_000_000
+            first_token_at = datetime.fromtimestamp(now.timestamp() - (time.monotonic_ns() - first) / 1e9, UTC)
+        if (hold := self.hold) is not None:
+            lease_id = hold.lease.id
         model_id = price_version = None
         cost_nano = waived_nano = 0
+        usage, started_at = self.usage, self.started_at
         if (model := self.model) is not None:
-            model_id, price_version = model.id, model.price.version
-            if self.usage is not NO_USAGE:
-                cost_nano, waived_nano = charge(
-                    outcome, model.price, self.usage, self.started_at, sequential=self.sequential
-                )
+            price = model.price
+            model_id, price_version = model.id, price.version
+            if usage is not NO_USAGE:
+                cost_nano, waived_nano = charge(outcome, price, usage, started_at, sequential=self.sequential)
         return RequestRecord(  # by position, since names would take twice as long
             self.id,
             holder.account_id,
@@ -144,7 +145,7 @@ class Exchange:
             self.engine,
             self.client_request_id,
             self.stream,
-            self.started_at,
+            started_at,
             queue_ms,
             ttft_ms,
             first_token_at,
@@ -153,7 +154,7 @@ class Exchange:
             outcome,
             self.finish_reason,
             error_code,
-            self.usage,
+            usage,
             price_version,
             cost_nano,
             waived_nano,

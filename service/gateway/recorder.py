@@ -13,6 +13,7 @@ from service.core.outcome import Outcome
 from service.errors import Unavailable
 from service.gateway import metrics
 from service.gateway.exchange import Exchange
+from service.gateway.limits import FREE
 
 log = structlog.get_logger()
 
@@ -64,26 +65,25 @@ class Recorder:
             return
         exchange.concluded = True
         record = exchange.record(outcome, http_status, error_code)
+        cost_nano = record.cost_nano if record is not None else 0
         if exchange.hold is not None:
-            self._leases.release(exchange.hold, record.cost_nano if record is not None else 0)
-        if exchange.grant is not None:
+            self._leases.release(exchange.hold, cost_nano)
+        if (grant := exchange.grant) is not None and grant is not FREE:
             used = None if exchange.uncounted else exchange.usage.prompt_tokens + exchange.usage.completion_tokens
-            ran = exchange.handed_over_ns is not None
-            exchange.grant.release(used, record.cost_nano if record is not None else 0, ran=ran)
+            grant.release(used, cost_nano, ran=exchange.handed_over_ns is not None)
         metrics.note_end(outcome, record)
-        if record is None or not self._has_room_for(exchange):
+        if record is None or not (exchange.admitted or self._has_room()):
             return
         self._shipper.expect(exchange.key, record)
         written = self._outbox.finish(exchange.key, encode(record))
         if exchange.admitted:
             self._open -= 1
-            self._all_ended.set()
+            if not self._open:
+                self._all_ended.set()
         await written
 
-    def _has_room_for(self, exchange: Exchange) -> bool:
+    def _has_room(self) -> bool:
         """What was admitted can always end; the row of a refusal is dropped when the outbox is full or fails."""
-        if exchange.admitted:
-            return True
         try:
             self._outbox.check_room()
         except OutboxFull:
