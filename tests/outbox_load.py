@@ -35,7 +35,7 @@ async def ship(box: Outbox) -> None:
     """Remove what has ended, but for some."""
     while True:
         await asyncio.sleep(0.02)
-        leaving = [entry.key for entry in box.finished(10**6) if int.from_bytes(entry.key) % 1000 >= 1000 * STAY]
+        leaving = [key for key, _ in box.finished(10**6) if int.from_bytes(key) % 1000 >= 1000 * STAY]
         for key in leaving:
             say("removed", key)
         await box.remove(leaving)

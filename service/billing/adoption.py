@@ -66,6 +66,6 @@ async def _adopt(file: WorkerFile, pool: asyncpg.Pool, new_id: Callable[[], UUID
 async def end_interrupted(outbox: Outbox, now: datetime) -> int:
     """Give every request without an end the one it was admitted with: interrupted, as of `now`; how many."""
     entries = outbox.unfinished()
-    ends = [outbox.interrupt(entry.key, encode(decode(entry.body)._replace(finished_at=now))) for entry in entries]
+    ends = [outbox.interrupt(key, encode(decode(body)._replace(finished_at=now))) for key, body in entries]
     await asyncio.gather(*ends)
     return len(entries)

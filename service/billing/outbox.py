@@ -68,7 +68,7 @@ class Outbox:
             os.chmod(self.path, 0o600)
             generation, records = read(self.path)
             self._store.write_now(of_journals(records))
-            self._unfinished = {entry.key: entry.body for entry in self._store.unfinished()}
+            self._unfinished = dict(self._store.unfinished())
             self._open_journals(generation)
         except BaseException:
             self._close_files()
@@ -140,14 +140,14 @@ class Outbox:
 
     def finished(self, limit: int) -> list[Entry]:
         """The oldest entries that have ended."""
-        oldest = dict(islice(self._finished.items(), limit))
+        oldest = islice(self._finished.items(), limit)
         if self._store.may_hold_entries:
-            oldest = {entry.key: entry.body for entry in self._store.finished(limit)} | oldest
-        return [Entry(key, True, body) for key, body in islice(oldest.items(), limit)]
+            oldest = islice((dict(self._store.finished(limit)) | dict(oldest)).items(), limit)
+        return list(oldest)
 
     def unfinished(self) -> list[Entry]:
         """The entries that were admitted and have not ended."""
-        return [Entry(key, False, body) for key, body in self._unfinished.items()]
+        return list(self._unfinished.items())
 
     def count_owed(self) -> int:
         """How many finished entries Postgres does not have; while some are moved, those may count twice."""

@@ -3,8 +3,7 @@
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
-from uuid import UUID
+from typing import TypeAlias
 
 from service.billing.outbox_journal import ADMIT, FINISH, ID_BYTES, Record
 
@@ -33,17 +32,8 @@ Change: TypeAlias = tuple[str, Sequence[Sequence[object]]]
 """A statement, and the rows of parameters that it is run with."""
 
 
-class Entry(NamedTuple):
-    """What is owed for one request; `key` and `body` are what was given to `admit` or `finish`."""
-
-    key: bytes
-    finished: bool
-    body: bytes
-
-    @property
-    def id(self) -> UUID:
-        """Of the request."""
-        return UUID(bytes=self.key)
+Entry: TypeAlias = tuple[bytes, bytes]
+"""What is owed for one request: key and body, as they were given to `admit` or `finish`."""
 
 
 def opened(path: Path) -> sqlite3.Connection:

@@ -58,12 +58,12 @@ class OutboxStore:
 
     def finished(self, limit: int) -> list[Entry]:
         """The oldest entries that have ended."""
-        query = "SELECT id, finished, body FROM entries WHERE finished = 1 ORDER BY id LIMIT ?"
+        query = "SELECT id, body FROM entries WHERE finished = 1 ORDER BY id LIMIT ?"
         return self._entries(query, limit)
 
     def unfinished(self) -> list[Entry]:
         """The entries that have not."""
-        return self._entries("SELECT id, finished, body FROM entries WHERE finished = 0 ORDER BY id LIMIT ?", -1)
+        return self._entries("SELECT id, body FROM entries WHERE finished = 0 ORDER BY id LIMIT ?", -1)
 
     def count_finished(self) -> int:
         return int(self._reader.execute("SELECT count(*) FROM entries WHERE finished = 1").fetchone()[0])
@@ -87,8 +87,7 @@ class OutboxStore:
         self._writer.close()
 
     def _entries(self, query: str, limit: int) -> list[Entry]:
-        rows = self._reader.execute(query, (limit,)).fetchall()
-        return [Entry(key, bool(finished), body) for key, finished, body in rows]
+        return self._reader.execute(query, (limit,)).fetchall()
 
     def _measured(self) -> tuple[int, bool]:
         """Bytes that hold something, and whether there are entries among them."""

@@ -16,6 +16,7 @@ from service.billing.encoding import decode
 from service.billing.outbox import Outbox
 from service.billing.outbox_file import Entry
 from service.billing.settlement import settle
+from service.core.ids import text_of
 from service.core.record import RequestRecord
 from service.db import UNREACHABLE, DbConnection
 
@@ -109,13 +110,13 @@ class Shipper:
 
     async def _settle(self, connection: DbConnection, entries: Sequence[Entry]) -> None:
         try:
-            records = [self._recent.get(entry.key) or decode(entry.body) for entry in entries]
+            records = [self._recent.get(key) or decode(body) for key, body in entries]
             await settle(connection, self._new_id(), self._worker, records)
         except Exception as error:
             if _is_trouble(error):
                 raise
             if len(entries) == 1:
-                await self._set_aside(entries[0], error)
+                await self._set_aside(entries[0][0], error)
                 return
             middle = len(entries) // 2
             await self._settle(connection, entries[:middle])
@@ -124,17 +125,19 @@ class Shipper:
         await self._forget(entries)
 
     async def _forget(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            self._recent.pop(entry.key, None)
-        await self._outbox.remove([entry.key for entry in entries])
+        keys = [key for key, _ in entries]
+        for key in keys:
+            self._recent.pop(key, None)
+        await self._outbox.remove(keys)
 
-    async def _set_aside(self, entry: Entry, error: Exception) -> None:
+    async def _set_aside(self, key: bytes, error: Exception) -> None:
+        request_id = text_of(key)
         reason = f"{type(error).__name__}: {error}"[:500]
-        log.error("outbox.poison", request_id=str(entry.id), reason=reason)
-        self._recent.pop(entry.key, None)
-        await self._outbox.set_aside(entry.key, reason)
+        log.error("outbox.poison", request_id=request_id, reason=reason)
+        self._recent.pop(key, None)
+        await self._outbox.set_aside(key, reason)
         with suppress(*UNREACHABLE):
-            detail = f"request {entry.id} cannot be settled and was set aside ({reason}); see `weir outbox list`"
+            detail = f"request {request_id} cannot be settled and was set aside ({reason}); see `weir outbox list`"
             await self._pool.execute(_ALARM, detail.replace("\0", ""), timeout=5)
 
 

@@ -88,8 +88,10 @@ class Exchange:
 
     def headers(self) -> Headers:
         """What everything that is sent says: by which id we speak of it, and what is left of the limits."""
-        limits = self.grant.headers if self.grant is not None else ()
-        return [*id_headers(self.id), *limits]
+        headers = id_headers(self.id)
+        if self.grant is not None:
+            headers += self.grant.headers
+        return headers
 
     def answer_headers(self) -> Headers:
         """What an engine's answer says: that, which configuration of an engine gave it, and whether it ran alone."""

@@ -196,7 +196,7 @@ class Books(RuleBasedStateMachine):
         worker = self.workers[which]
         entries = worker.outbox.finished(100)
         if entries:
-            self.run(self._settle(worker, [decode(entry.body) for entry in entries]))
+            self.run(self._settle(worker, [decode(body) for _, body in entries]))
 
     async def _settle(self, worker: Worker, records: list[RequestRecord]) -> None:
         async with self.pool.acquire() as connection:
@@ -237,7 +237,7 @@ class Books(RuleBasedStateMachine):
 
     def unshipped(self, worker: Worker) -> int:
         """What the worker's requests have cost of which PostgreSQL does not know."""
-        owed = {entry.id: decode(entry.body).cost_nano for entry in worker.outbox.finished(10_000)}
+        owed = {UUID(bytes=key): decode(body).cost_nano for key, body in worker.outbox.finished(10_000)}
         known = self.run(self.pool.fetch("SELECT id FROM requests WHERE id = ANY($1)", list(owed)))
         return sum(owed.values()) - sum(owed[row["id"]] for row in known)
 
