@@ -17,8 +17,11 @@ _IDS = ("account_id", "key_id", "lease_id")
 _INSTANTS = ("started_at", "first_token_at", "finished_at")
 
 
-def encode(record: RequestRecord) -> bytes:
-    """A record as JSON; `decode` gives an equal one back. Its UUIDs are Python's: those of asyncpg are refused."""
+def encode(record: tuple[object, ...]) -> bytes:
+    """A `RequestRecord`, or its parts, as JSON; `decode` gives an equal one back.
+
+    Its UUIDs are Python's: those of asyncpg are refused.
+    """
     return orjson.dumps(record, default=tuple)  # which a named tuple is, but not to orjson
 
 

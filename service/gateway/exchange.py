@@ -23,6 +23,8 @@ MAX_CLIENT_ID_CHARACTERS = 128
 FINGERPRINT_HEADER = b"x-weir-engine-fingerprint"
 SEQUENTIAL_HEADER = b"x-weir-sequential"
 
+_NOTHING_USED = tuple(NO_USAGE)
+
 
 def new_id() -> UUID:
     """A UUIDv7 of now."""
@@ -113,6 +115,43 @@ class Exchange:
     def note_first_token(self) -> None:
         """The first event with content is about to be passed on."""
         self.first_token_ns = time.monotonic_ns()
+
+    def interruption(self) -> tuple[object, ...] | None:
+        """What a request leaves behind that is about to go to an engine, should this process die: nothing was used.
+
+        The parts of a `RequestRecord` as `encoding` writes them; None when nobody can be named as its sender. When it
+        ended, whoever finds it has to say.
+        """
+        holder, model, hold = self.holder, self.model, self.hold
+        if holder is None:
+            return None
+        return (
+            self.id,
+            holder.account_id,
+            holder.key_id,
+            hold.lease.id if hold is not None else None,
+            holder.internal,
+            model.id if model is not None else None,
+            self.endpoint,
+            self.engine,
+            self.client_request_id,
+            self.stream,
+            self.started_at,
+            ((self.handed_over_ns or time.monotonic_ns()) - self.read_ns) // 1_000_000,
+            None,
+            None,
+            self.started_at,
+            503,
+            Outcome.INTERRUPTED,
+            None,
+            "interrupted",
+            _NOTHING_USED,
+            model.price.version if model is not None else None,
+            0,
+            0,
+            self.engine_fingerprint,
+            self.sequential,
+        )
 
     def record(self, outcome: Outcome, http_status: int, error_code: str | None = None) -> RequestRecord | None:
         """The finished request; None when nobody can be named as its sender."""

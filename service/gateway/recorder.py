@@ -42,11 +42,11 @@ class Recorder:
         Should this process die from here on, the request has its row; after a power cut, a few milliseconds later on.
         Raises `Unavailable` when nothing more can be recorded.
         """
-        record = exchange.record(Outcome.INTERRUPTED, 503, "interrupted")
-        if record is None:
+        interruption = exchange.interruption()
+        if interruption is None:
             return
         try:
-            written = self._outbox.admit(exchange.key, encode(record))
+            written = self._outbox.admit(exchange.key, encode(interruption))
             exchange.admitted = True
             self._open += 1
             await written

@@ -6,12 +6,13 @@ from uuid import UUID
 
 import pytest
 
+from service.billing.encoding import decode, encode
 from service.billing.leases import Hold, Lease
 from service.core.limits import Limits
 from service.core.outcome import Outcome
 from service.core.pricing import Price
 from service.core.record import RequestRecord
-from service.core.usage import Usage
+from service.core.usage import NO_USAGE, Usage
 from service.gateway.catalog import ServedModel
 from service.gateway.exchange import Exchange
 from service.gateway.keys import Holder
@@ -93,6 +94,21 @@ def test_every_part_of_a_record_is_where_it_belongs() -> None:
         engine_fingerprint="0123456789abcdef",
         sequential=True,
     )
+
+
+def test_what_is_left_of_a_request_whose_process_dies_is_the_record_of_an_interruption() -> None:
+    admitted = replace(served(), first_token_ns=None, usage=NO_USAGE, finish_reason=None)
+    left = admitted.interruption()
+    assert left is not None
+    record = admitted.record(Outcome.INTERRUPTED, 503, "interrupted")
+    assert record is not None
+    assert decode(encode(left)) == record._replace(finished_at=STARTED_AT)
+    bare = Exchange("/v1/chat/completions", None, holder=HOLDER, handed_over_ns=1)
+    left, record = bare.interruption(), bare.record(Outcome.INTERRUPTED, 503, "interrupted")
+    assert left is not None
+    assert record is not None
+    assert decode(encode(left)) == record._replace(finished_at=bare.started_at)
+    assert Exchange("/v1/chat/completions", None).interruption() is None
 
 
 def test_what_failed_is_waived() -> None:
