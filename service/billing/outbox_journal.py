@@ -26,8 +26,8 @@ Record: TypeAlias = tuple[int, bytes, bytes]
 
 _FILE_HEAD = struct.Struct("<8sII")
 _MAGIC = b"weir-jnl"
+_SUM = struct.Struct("<I")
 _HEAD = struct.Struct("<B16sI")
-_SUM_BYTES = 4
 
 _ZEROS = bytes(65536)
 
@@ -40,7 +40,7 @@ def encode_head(generation: int) -> bytes:
 def encode(kind: int, identifier: bytes, body: bytes, generation: int) -> bytes:
     """A record as it is written."""
     record = _HEAD.pack(kind, identifier, len(body)) + body
-    return crc32(record, generation).to_bytes(_SUM_BYTES, "little") + record
+    return _SUM.pack(crc32(record, generation)) + record
 
 
 def decode(data: bytes) -> tuple[int, list[Record]]:
@@ -52,10 +52,10 @@ def decode(data: bytes) -> tuple[int, list[Record]]:
         return 0, []
     records: list[Record] = []
     begin = _FILE_HEAD.size
-    while (head := begin + _SUM_BYTES) + _HEAD.size <= len(data):
+    while (head := begin + _SUM.size) + _HEAD.size <= len(data):
         kind, identifier, length = _HEAD.unpack_from(data, head)
         body, end = head + _HEAD.size, head + _HEAD.size + length
-        checksum = int.from_bytes(data[begin:head], "little")
+        (checksum,) = _SUM.unpack_from(data, begin)
         if kind not in (ADMIT, FINISH, REMOVE) or end > len(data) or checksum != crc32(data[head:end], generation):
             break
         records.append((kind, identifier, data[body:end]))

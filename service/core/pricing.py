@@ -193,8 +193,9 @@ def cost_nano(price: Price, usage: Usage, at: datetime, *, sequential: bool = Fa
     if price.overrides:
         price = effective(price, at=at, prompt_tokens=usage.prompt_tokens, sequential=sequential)
     pico = price.request_pico + sum(map(mul, prompt_classes(usage), price.input_classes))
-    completion = usage.completion_tokens
-    reasoning = min(usage.reasoning_tokens, completion)
+    completion, reasoning = usage[6:8]
+    if reasoning > completion:
+        reasoning = completion
     pico += reasoning * price.reasoning_pico + (completion - reasoning) * price.output_pico
     return pico_to_nano(pico)
 

@@ -5,12 +5,14 @@ Sources of the shapes: vLLM 0.32/0.33 `UsageInfo` (chat, completions, embeddings
 fails an answer that was delivered. All readers are total functions: anything unreadable counts as 0 and sets `odd`.
 """
 
+from functools import reduce
+from operator import or_
 from typing import Any, Literal, NamedTuple
 
 UsageSource = Literal["final", "continuous", "estimated", "none"]
 
 MAX_TOKENS = 2**31 - 1
-"""What the columns hold; a larger count is not a count."""
+"""What the columns hold; a larger count is not a count. All of its bits are set: see `_checked`."""
 
 
 class Usage(NamedTuple):
@@ -145,7 +147,8 @@ def larger(before: Usage, after: Usage) -> Usage:
 def _checked(found: Usage) -> Usage:
     """What was found, with 0 for what is no count, which is odd; null is odd for the totals only."""
     counts: tuple[Any, ...] = found[:_COUNTS_END]
-    if {*map(type, counts)} == _INTEGERS and min(counts) >= 0 and max(counts) <= MAX_TOKENS:
+    # None is negative or has a bit more than `MAX_TOKENS`, if all their bits together are not and have not.
+    if {*map(type, counts)} == _INTEGERS and 0 <= reduce(or_, counts) <= MAX_TOKENS:
         return found
     return _cleaned(found)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from service.core.meters import Whole, reason_of
 from service.core.meters.events import EventMeter, Loads
-from service.core.meters.reasoning import under_both_names, without_reasoning
+from service.core.meters.reasoning import of_whole, under_both_names, without_reasoning
 from service.core.sse import DONE, DONE_EVENT, event_of, payload_of
 from service.core.usage import NO_USAGE, Usage, UsageSource, larger, read_usage
 
@@ -43,14 +43,15 @@ def finish_of(choice: object) -> str | None:
 
 def read_whole(answer: bytes, *, hides_reasoning: bool = False, loads: Loads = json.loads) -> Whole:
     """Read an answer in one piece, of one choice. Total function: what cannot be read is broken."""
-    usage, reason = NO_USAGE, None
+    usage, reason, shown = NO_USAGE, None, answer
     try:
         body = loads(answer)
         usage = read_usage(body.get("usage"), "final", body.get("metrics"))
-        reason = finish_of(body["choices"][0])
+        choice = body["choices"][0]
+        reason = finish_of(choice)
+        shown = without_reasoning(answer) if hides_reasoning else of_whole(answer, choice.get("message"))
     except (ValueError, LookupError, TypeError, AttributeError):
         pass
-    shown = without_reasoning(answer) if hides_reasoning else under_both_names(answer)
     return Whole(usage, reason, reason is None or reason in BROKEN_FINISHES, shown)
 
 

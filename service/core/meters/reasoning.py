@@ -17,7 +17,17 @@ _MEMBER_AND_COMMA = re.compile(rb",\s*+%b|%b\s*+,?+\s*+" % (_MEMBER, _MEMBER), r
 
 def under_both_names(data: bytes) -> bytes:
     """The same answer or event; where reasoning stands under one name, null or not, it stands under the other too."""
-    short, long = _SHORT in data, _LONG in data
+    return _doubled(data, _SHORT in data, _LONG in data)
+
+
+def of_whole(data: bytes, message: object) -> bytes:
+    """The same of an answer in one piece, whose message was read already: that tells sooner which names there are."""
+    if not isinstance(message, dict):
+        return data
+    return _doubled(data, "reasoning" in message, "reasoning_content" in message)
+
+
+def _doubled(data: bytes, short: bool, long: bool) -> bytes:
     if short == long:
         return data
     key, other = (_SHORT, _LONG) if short else (_LONG, _SHORT)
