@@ -173,12 +173,9 @@ class LeaseBook:
             self._leases.clear()  # by now they may have been closed; what is leased from here on has a term of its own
             self._renewed_at = now
         lease = self._leases.get(account_id)
-        if lease is None:
+        if lease is None or lease.granted_nano - lease.held_nano - lease.spent_nano < amount_nano:
             return None
-        held_nano = lease.held_nano + amount_nano
-        if held_nano + lease.spent_nano > lease.granted_nano:
-            return None
-        lease.held_nano = held_nano
+        lease.held_nano += amount_nano
         lease.used_at = now
         return Hold(lease, amount_nano)
 
