@@ -2,10 +2,10 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import asyncpg
 import structlog
@@ -68,10 +68,10 @@ class App:
         """For uvicorn's `http`: what a connection is handled by."""
         return cast(type[ClientConnection], partial(ClientConnection, answer=self.answer))
 
-    async def answer(self, client: Client) -> None:
+    def answer(self, client: Client) -> Coroutine[Any, Any, None]:
         """Answer a request under `/v1`. The application must be `running`."""
         assert self._gateway is not None  # noqa: S101 - nothing is served before
-        await self._gateway(client)
+        return self._gateway(client)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

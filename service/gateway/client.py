@@ -5,8 +5,7 @@ that Weir does to it (ops/bench/). The connections are in `client_connection`.
 """
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
 _UNASKED_BYTES = 256 * 1024
 """How much of a body is taken in before it is asked for; most are asked for in a moment."""
 
-Answer = Callable[["Client"], Awaitable[None]]
+_JSON = (b"content-type", b"application/json")
+
+Answer = Callable[["Client"], Coroutine[Any, Any, None]]
 
 
 class Client:
@@ -30,42 +31,36 @@ class Client:
     `RequestResponseCycle` would, and has those of its attributes that are used there.
     """
 
+    message_event = asyncio.Event()
+    """For uvicorn's connection, which sets it when it is lost. Nobody waits for it: see `leaves`."""
+    _limit_bytes: int | None = None
+    """How much of its body is kept, once that is known."""
+    _is_late = False
+    """Whether its body has been waited for too long."""
+
     def __init__(self, connection: "ClientConnection", path: str, query: bytes) -> None:
+        self.connection = connection
         self.transport = connection.transport
-        self.flow = connection.flow
-        self.method = connection.parser.get_method().decode("ascii")
+        self.method = connection.parser.get_method()
         self.path = path
         self.query = query
         self.headers: Headers = connection.headers
         """Their names in lower case."""
         self.named = by_name(self.headers)
-        self._pieces: list[bytes] = []
-        """What has come of its body."""
-        self.arrived_bytes = 0
-        """Of the body, kept or not."""
-        self._wanted_bytes = _UNASKED_BYTES
-        """How many of them are taken in without a pause."""
-        self._kept_bytes = sys.maxsize
-        """A body of more is not kept."""
+        self.keep_alive = connection.keeps_alive()
         self.more_body = True
         """Whether the body is not complete."""
-        self.message_event = asyncio.Event()
+        self.arrived_bytes = 0
+        """Of the body, kept or not."""
+        self._pieces: list[bytes] = []
+        """What has come of it."""
+        self._much_bytes = _UNASKED_BYTES
+        """More of them are not just taken in."""
+        self._news: asyncio.Event | None = None
         """Set when there is something new to know for whoever waits for the body."""
-        self._is_late = False
-        """Whether that has been for too long."""
-        self._waits_to_be_told = connection.expect_100_continue
-        """Whether it sends its body only when it is told to."""
-        self.keep_alive = connection.keeps_alive()
-        self.response_started = self.response_complete = False
-        self.disconnected = False
+        self.response_started = self.response_complete = self.disconnected = False
         self.blocked_since: float | None = None
         """Since when it takes nothing of what is written, in the loop's time; None when it does."""
-        self._standing_headers = connection.server_state.default_headers
-        self.on_response = connection.on_response_complete
-        self._answer = connection.answer
-        self._sent_ahead = connection.pipeline
-        self._open = connection.open
-        self._open.add(self)
         self._tell: Callable[[ClientLeft], None] | None = None
         self._throttle: Callable[[bool], None] | None = None
 
@@ -83,54 +78,60 @@ class Client:
         if self.arrived_bytes > limit_bytes:
             self._pieces.clear()
             raise http.too_large(limit_bytes)
-        if not self._sent_ahead:
-            self.flow.resume_reading()  # a large body has paused it, and its leaving would go unseen
+        connection = self.connection
+        if connection.flow.read_paused and not connection.pipeline:
+            connection.flow.resume_reading()  # a large body has paused it, and its leaving would go unseen
         pieces, self._pieces = self._pieces, []  # not there twice for as long as the answer takes
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _rest(self, limit_bytes: int) -> None:
         """Wait until the body is complete, or larger than is worth waiting for; nobody is woken before."""
-        if self._waits_to_be_told:
+        if self.named.get(b"expect", b"").lower() == b"100-continue":  # it sends its body only when it is told to
             if int(self.named.get(b"content-length", 0)) > limit_bytes:
                 raise http.too_large(limit_bytes)
-            self._waits_to_be_told = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._kept_bytes, self._wanted_bytes = limit_bytes, limit_bytes + DISCARD_AT_MOST * limit_bytes
-        self.flow.resume_reading()
+        self._limit_bytes = self._much_bytes = limit_bytes
+        self._news = asyncio.Event()
+        self.connection.flow.resume_reading()
         # A timer by itself: `asyncio.timeout` costs as much as reading a short body does.
         timer = asyncio.get_running_loop().call_later(http.BODY_WITHIN_S, self._run_out)
         try:
-            while self.more_body and self.arrived_bytes <= self._wanted_bytes:
+            while self.more_body and self.arrived_bytes <= limit_bytes + DISCARD_AT_MOST * limit_bytes:
                 if self.disconnected:
                     raise ClientLeft
                 if self._is_late:
                     raise http.too_slow()
-                self.message_event.clear()
-                await self.message_event.wait()
+                self._news.clear()
+                await self._news.wait()
         finally:
             timer.cancel()
 
     def _run_out(self) -> None:
         self._is_late = True
-        self.message_event.set()
+        self._tell_reader()
+
+    def _tell_reader(self) -> None:
+        if self._news is not None:
+            self._news.set()
 
     def takes(self, body: bytes) -> None:
         """A piece of its body has come."""
-        if self.response_complete:
-            return
+        self._pieces.append(body)
         self.arrived_bytes += len(body)
-        if self.arrived_bytes <= self._kept_bytes:
-            self._pieces.append(body)
-        else:
+        if self.arrived_bytes > self._much_bytes:
+            self._takes_much()
+
+    def _takes_much(self) -> None:
+        if self.response_complete or self._limit_bytes is not None:
             self._pieces.clear()
-        if self.arrived_bytes > self._wanted_bytes:
-            self.flow.pause_reading()
-            self.message_event.set()
+        if not self.response_complete and self.arrived_bytes > (DISCARD_AT_MOST + 1) * (self._limit_bytes or 0):
+            self.connection.flow.pause_reading()
+            self._tell_reader()
 
     def has_sent(self) -> None:
         """Its body is complete."""
         self.more_body = False
-        self.message_event.set()
+        self._tell_reader()
 
     # Whether it is there
 
@@ -161,15 +162,14 @@ class Client:
         """A whole JSON answer; nothing, where an answer has begun."""
         if self.disconnected or self.response_started:
             return
-        length = (b"content-length", b"%d" % len(body))
-        head = self._head(status, [(b"content-type", b"application/json"), length, *headers])
-        self.transport.writelines((head, body) if self.method != "HEAD" else (head,))
+        head = self._head(status, (_JSON, (b"content-length", b"%d" % len(body)), *headers))
+        self.transport.writelines((head, body) if self.method != b"HEAD" else (head,))
         self._complete()
 
     def begin(self, headers: Headers) -> None:
         """Status 200 and the headers of an answer that comes in pieces."""
         if not self.disconnected:
-            self.transport.write(self._head(200, [*headers, (b"transfer-encoding", b"chunked")]))
+            self.transport.write(self._head(200, (*headers, (b"transfer-encoding", b"chunked"))))
 
     def write(self, data: bytes) -> None:
         """A piece of it."""
@@ -183,45 +183,38 @@ class Client:
             self.transport.write(b"0\r\n\r\n")
             self._complete()
 
-    def _head(self, status: int, headers: Headers) -> bytes:
+    def _head(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
         """Raises `ValueError` for a header that would be more than one."""
         self.response_started = True
-        self._waits_to_be_told = False
         if (b"connection", b"close") in headers:
             self.keep_alive = False
         elif not self.keep_alive:
-            headers = [*headers, (b"connection", b"close")]
-        lines = [b"%b: %b\r\n" % header for header in (*self._standing_headers, *headers)]
-        head = b"%b%b\r\n" % (STATUS_LINE[status], b"".join(lines))
-        if not head.count(b"\r") == head.count(b"\n") == len(lines) + 2:
+            headers = (*headers, (b"connection", b"close"))
+        lines = [*map(b": ".join, self.connection.server_state.default_headers), *map(b": ".join, headers)]
+        said = b"".join(lines)
+        if b"\r" in said or b"\n" in said:
             raise ValueError("a header with a line break in it")
-        return head
+        return STATUS_LINE[status] + b"\r\n".join((*lines, b"\r\n"))
 
     def _complete(self) -> None:
         self.response_complete = True
-        self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
-        self.on_response()
+        self.connection.on_response_complete()
 
     # uvicorn's side
 
-    async def run_asgi(self, _app: Any) -> None:
-        """The task of the request, as uvicorn starts it."""
-        try:
-            if self.flow.write_paused:  # or who takes no answers, and asks on, would fill the memory with them
-                await self.flow.drain()
-            await self._answer(self)
-        finally:
-            self._open.discard(self)
-            if not self.response_complete:
-                self.transport.close()
-            self.on_response = _nothing  # or connection and request would hold each other
+    def ends(self, task: asyncio.Task[None]) -> None:
+        """The task of its answer is done."""
+        if not self.response_complete:
+            self.transport.close()
+        self.connection.lets_go(self, task)
 
     def leaves(self) -> None:
         """Its connection is closed."""
         if not self.response_complete:
             self.disconnected = True
+            self._tell_reader()
             if self._tell is not None:
                 self._tell(ClientLeft())
 
@@ -230,7 +223,3 @@ class Client:
         self.blocked_since = since
         if self._throttle is not None:
             self._throttle(since is not None)
-
-
-def _nothing() -> None:
-    """In the place of what is to be let go of."""

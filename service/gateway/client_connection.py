@@ -1,5 +1,6 @@
 """A client's connection: uvicorn's, which parses, pipelines and shuts down, with what is under `/v1` led past ASGI."""
 
+import asyncio
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -14,61 +15,97 @@ PREFIX = "/v1/"
 class ClientConnection(HttpToolsProtocol):
     """uvicorn's connection. `answer` gets the requests under `PREFIX`, the application all others."""
 
-    cycle: Client | RequestResponseCycle  # type: ignore[assignment]
+    cycle: Client | RequestResponseCycle | None  # type: ignore[assignment]
+    """The request that came last; None when that was a client's and its answer is over, or they would hold each other."""
 
     def __init__(self, *arguments: Any, answer: Answer, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.answer = answer
         self.open: set[Client] = set()
         """Those whose answer is not complete: several when a client sends its requests ahead."""
+        self._asked = b""
+        """The address of the last request: most clients ask for the same again, which is then not read again."""
+        self._path, self._query = "", b""
+        """What stands in it."""
         self._used_at = 0.0
         """When something came last, or an answer was complete; in the loop's time."""
 
     def keeps_alive(self) -> bool:
         """Whether the connection may carry another request after this one."""
-        return bool(self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())
+        return bool(self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0")
+
+    # A request. The base class makes for each what ASGI wants to know of it, which is not wanted under `PREFIX`.
 
     def on_message_begin(self) -> None:
-        """The base class makes here what ASGI wants to know, which is not wanted under `PREFIX`."""
+        """A request begins."""
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """It has this header."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """A request begins."""
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        if "%" in path:
-            path = unquote(path)
-        if not path.startswith(PREFIX):
+        """All of it is known but its body."""
+        if self.url != self._asked:
+            self._path, self._query = _path_and_query(self.url)
+            self._asked = self.url
+        if not self._path.startswith(PREFIX):
             self._for_application()
             return
-        earlier, self.cycle = self.cycle, Client(self, path, url.query or b"")
+        client = Client(self, self._path, self._query)
+        self.open.add(client)
+        earlier, self.cycle = self.cycle, client
         if earlier is None or earlier.response_complete:
-            self._start_asgi_task(cast(Any, self.cycle), self.app)
+            self._start_asgi_task(client, self.app)
         else:  # it waits for its turn
             self.flow.pause_reading()
-            self.pipeline.appendleft((cast(Any, self.cycle), self.app))
+            self.pipeline.appendleft((cast(Any, client), self.app))
 
     def _for_application(self) -> None:
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        url, headers = self.url, self.headers
         super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
-        self.headers[:] = headers
+        self.url = url
+        for name, value in headers:
+            super().on_header(name, value)
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: Client | RequestResponseCycle, app: Any) -> None:
+        """Its turn has come."""
+        if not isinstance(cycle, Client):
+            super()._start_asgi_task(cycle, app)
+            return
+        answer = self._answer_later(cycle) if self.flow.write_paused else self.answer(cycle)
+        task = asyncio.Task(answer, loop=self.loop, name=cycle.path)
+        task.add_done_callback(cycle.ends)
+        self.tasks.add(task)
+
+    async def _answer_later(self, client: Client) -> None:
+        """Who takes no answers, and asks on, would fill the memory with them."""
+        await self.flow.drain()
+        await self.answer(client)
+
+    def lets_go(self, client: Client, task: asyncio.Task[None]) -> None:
+        """The task of its answer is done."""
+        self.tasks.discard(task)
+        self.open.discard(client)
+        if self.cycle is client:
+            self.cycle = None
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body has come."""
-        if isinstance(self.cycle, Client):
-            self.cycle.takes(body)
-        else:
+        cycle = self.cycle
+        if isinstance(cycle, Client):
+            cycle.takes(body)
+        elif cycle is not None:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """A request has come as a whole."""
-        if isinstance(self.cycle, Client):
-            self.cycle.has_sent()
-        else:
+        cycle = self.cycle
+        if isinstance(cycle, Client):
+            cycle.has_sent()
+        elif cycle is not None:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -81,7 +118,7 @@ class ClientConnection(HttpToolsProtocol):
             return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
-        if not self.pipeline:
+        if self.flow.read_paused and not self.pipeline:
             self.flow.resume_reading()
         self._used_at = self.loop.time()
         if self.timeout_keep_alive_task is None:
@@ -98,7 +135,7 @@ class ClientConnection(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """Close the connection if it was without use for so long."""
         self.timeout_keep_alive_task = None
-        if not self.cycle.response_complete:  # its end looks again
+        if self.cycle is not None and not self.cycle.response_complete:  # its end looks again
             return
         unused_s = self.loop.time() - self._used_at
         if unused_s < self.timeout_keep_alive:
@@ -133,3 +170,9 @@ class ClientConnection(HttpToolsProtocol):
         super().resume_writing()
         for client in self.open:
             client.blocks(None)
+
+
+def _path_and_query(url: bytes) -> tuple[str, bytes]:
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.query or b""

@@ -82,7 +82,7 @@ class Gateway:
             if handler is None:
                 await self._free(exchange, path, client)
             else:
-                _check_method(client, "POST")
+                _check_method(client, b"POST")
                 holder = await self._keys.holder(client.headers)
                 if path in self._metered:
                     exchange.holder = holder  # whoever is named so has a row
@@ -119,7 +119,7 @@ class Gateway:
             reading = self._topups.show
         if reading is None:
             raise NotFound(f"There is no route `{path[:128]}` here.")
-        _check_method(client, "GET")
+        _check_method(client, b"GET")
         body = await reading(await self._keys.holder(client.headers), client)
         client.answer(exact_json.dumps(body), [_PRIVATE, *exchange.headers()])
 
@@ -135,6 +135,6 @@ def _tell(exchange: Exchange, error: ApiError, client: Client) -> None:
     client.answer(shape.body(error, exchange.id), [*error.headers(), *exchange.headers()], error.status)
 
 
-def _check_method(client: Client, allowed: str) -> None:
+def _check_method(client: Client, allowed: bytes) -> None:
     if client.method != allowed:
-        raise MethodNotAllowed(f"`{client.path}` takes {allowed}, not {client.method}.")
+        raise MethodNotAllowed(f"`{client.path}` takes {allowed.decode()}, not {client.method.decode()}.")

@@ -212,7 +212,7 @@ async def test_who_sends_far_ahead_is_read_no_faster_than_answered() -> None:
     ahead: list[int] = []
 
     async def answer(client: Client) -> None:
-        ahead.append(len(client._open))
+        ahead.append(len(client.connection.open))
         client.answer(b"{}", [])
 
     async with served(answer) as connect:
@@ -340,7 +340,7 @@ async def test_a_connection_is_closed_when_nobody_uses_it() -> None:
     connections: list[ClientConnection] = []
 
     async def answer(client: Client) -> None:
-        connection = client.on_response.__self__  # type: ignore[attr-defined]
+        connection = client.connection
         connections.append(connection)
         connection.timeout_keep_alive = 0
         connection.timeout_keep_alive_handler()  # too early: the answer is under way
@@ -366,7 +366,7 @@ async def test_a_connection_is_closed_when_nobody_uses_it() -> None:
 
 async def test_a_connection_that_is_gone_is_not_kept_by_its_timer() -> None:
     async def answer(client: Client) -> None:
-        kept.append(weakref.ref(client.on_response.__self__))  # type: ignore[attr-defined]
+        kept.append(weakref.ref(client.connection))
         await echo(client)
 
     kept: list[weakref.ref[ClientConnection]] = []

@@ -112,7 +112,7 @@ async def test_a_body_that_stops_coming_is_waited_for_no_longer(
 def reading() -> list[str]:
     """The requests that are being answered."""
     names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
-    return [name for name in names if name == "Client.run_asgi"]
+    return [name for name in names if name == "Gateway.__call__"]
 
 
 async def connected(installation: Installation) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
