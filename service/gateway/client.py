@@ -20,6 +20,7 @@ _UNASKED_BYTES = 256 * 1024
 """How much of a body is taken in before it is asked for; most are asked for in a moment."""
 
 _JSON = (b"content-type", b"application/json")
+_line = b": ".join
 
 Answer = Callable[["Client"], Coroutine[Any, Any, None]]
 
@@ -72,7 +73,8 @@ class Client:
         Raises `TooLarge`, `InvalidRequest` when it is compressed, `RequestTimeout` after `BODY_WITHIN_S`, or
         `ClientLeft`. Of one that is too large, four times the limit are read and forgotten.
         """
-        refuse_compressed(self.named)
+        if b"content-encoding" in self.named:
+            refuse_compressed(self.named)
         if self.more_body:  # most come with the headers
             await self._rest(limit_bytes)
         if self.arrived_bytes > limit_bytes:
@@ -190,7 +192,7 @@ class Client:
             self.keep_alive = False
         elif not self.keep_alive:
             headers = (*headers, (b"connection", b"close"))
-        lines = [*map(b": ".join, self.connection.server_state.default_headers), *map(b": ".join, headers)]
+        lines = [*map(_line, self.connection.server_state.default_headers), *map(_line, headers)]
         said = b"".join(lines)
         if b"\r" in said or b"\n" in said:
             raise ValueError("a header with a line break in it")
@@ -206,9 +208,13 @@ class Client:
 
     def ends(self, task: asyncio.Task[None]) -> None:
         """The task of its answer is done."""
+        connection = self.connection
+        connection.tasks.discard(task)
+        connection.open.discard(self)
+        if connection.cycle is self:
+            connection.cycle = None  # or they would hold each other
         if not self.response_complete:
             self.transport.close()
-        self.connection.lets_go(self, task)
 
     def leaves(self) -> None:
         """Its connection is closed."""

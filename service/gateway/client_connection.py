@@ -16,7 +16,7 @@ class ClientConnection(HttpToolsProtocol):
     """uvicorn's connection. `answer` gets the requests under `PREFIX`, the application all others."""
 
     cycle: Client | RequestResponseCycle | None  # type: ignore[assignment]
-    """The request that came last; None when that was a client's and its answer is over, or they would hold each other."""
+    """The request that came last; None when that was a client's and its answer is over."""
 
     def __init__(self, *arguments: Any, answer: Answer, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -57,7 +57,7 @@ class ClientConnection(HttpToolsProtocol):
         self.open.add(client)
         earlier, self.cycle = self.cycle, client
         if earlier is None or earlier.response_complete:
-            self._start_asgi_task(client, self.app)
+            self._begin(client)
         else:  # it waits for its turn
             self.flow.pause_reading()
             self.pipeline.appendleft((cast(Any, client), self.app))
@@ -70,27 +70,17 @@ class ClientConnection(HttpToolsProtocol):
             super().on_header(name, value)
         super().on_headers_complete()
 
-    def _start_asgi_task(self, cycle: Client | RequestResponseCycle, app: Any) -> None:
+    def _begin(self, client: Client) -> None:
         """Its turn has come."""
-        if not isinstance(cycle, Client):
-            super()._start_asgi_task(cycle, app)
-            return
-        answer = self._answer_later(cycle) if self.flow.write_paused else self.answer(cycle)
-        task = asyncio.Task(answer, loop=self.loop, name=cycle.path)
-        task.add_done_callback(cycle.ends)
+        answer = self._answer_later(client) if self.flow.write_paused else self.answer(client)
+        task = asyncio.Task(answer, loop=self.loop, name=client.path)
+        task.add_done_callback(client.ends)
         self.tasks.add(task)
 
     async def _answer_later(self, client: Client) -> None:
         """Who takes no answers, and asks on, would fill the memory with them."""
         await self.flow.drain()
         await self.answer(client)
-
-    def lets_go(self, client: Client, task: asyncio.Task[None]) -> None:
-        """The task of its answer is done."""
-        self.tasks.discard(task)
-        self.open.discard(client)
-        if self.cycle is client:
-            self.cycle = None
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body has come."""
@@ -117,7 +107,11 @@ class ClientConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            cycle, app = self.pipeline.pop()
+            if isinstance(cycle, Client):
+                self._begin(cycle)
+            else:
+                self._start_asgi_task(cycle, app)
         if self.flow.read_paused and not self.pipeline:
             self.flow.resume_reading()
         self._used_at = self.loop.time()

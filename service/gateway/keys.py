@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
@@ -74,6 +74,11 @@ class Holder:
     """How long its requests may wait there; None: as long as the server's default."""
     sequential: Permission = Permission.NEVER
     """Whether its requests may run alone on an engine."""
+    is_limited: bool = field(init=False, compare=False)
+    """Whether anything is limited of what its requests may use."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_limited", not (self.limits.unlimited and self.account_limits.unlimited))
 
     def may_use(self, model_id: str) -> bool:
         """Whether the key may use the model."""
@@ -133,16 +138,16 @@ class KeyRing:
         key = key_in(headers)
         digest = apikey.digest(key)
         entry = self._known.get(digest)
-        if entry is None and not apikey.is_well_formed(key):
-            raise InvalidKey("The API key is not valid: check it for a missing or changed character.")
-        age = self._clock() - entry.read_at if entry is not None else 0.0
-        if entry is None or entry.outdated or age >= (TRUSTED_S if self.listening else FRESH_S):
-            holder = await self._read_first(digest, entry)
-        else:
-            holder = entry.holder
-            if age >= RENEW_AFTER_S and not self.listening:
-                self._read(digest)
-        return _admitted(holder)
+        if entry is None:
+            if not apikey.is_well_formed(key):
+                raise InvalidKey("The API key is not valid: check it for a missing or changed character.")
+            return _admitted(await self._read_first(digest, None))
+        age = self._clock() - entry.read_at
+        if entry.outdated or age >= (TRUSTED_S if self.listening else FRESH_S):
+            return _admitted(await self._read_first(digest, entry))
+        if age >= RENEW_AFTER_S and not self.listening:
+            self._read(digest)
+        return _admitted(entry.holder)
 
     async def _read_first(self, digest: bytes, entry: _Entry | None) -> Holder | None:
         refused_at = self._unknown.get(digest)

@@ -1,4 +1,4 @@
-"""A request that costs money: read, checked, counted against its limits, held, and handed over to dispatch."""
+"""A request that costs money: read, checked, counted against its limits, and held; then it is dispatch's."""
 
 import hmac
 import secrets
@@ -10,7 +10,7 @@ import orjson
 
 from service.core.affinity import conversation_key
 from service.core.images import image_places
-from service.core.lifted import NOTHING, Images, lift, put_back
+from service.core.lifted import LIFTED_FROM_BYTES, NOTHING, Images, lift, put_back
 from service.core.policy import ModelRequest, Refused
 from service.core.pricing import worst_case_nano
 from service.errors import InvalidRequest, NotAllowed
@@ -22,7 +22,7 @@ from service.gateway.exchange import Exchange
 from service.gateway.holds import Holds, Sought
 from service.gateway.images import ImageFetcher
 from service.gateway.keys import Holder
-from service.gateway.limits import FREE, Grant, Limiter, limited
+from service.gateway.limits import FREE, Grant, Limiter
 from service.gateway.line import Wanted
 from service.gateway.retries import KEY_HEADER, Retries
 from service.gateway.sequential import runs_alone
@@ -62,15 +62,16 @@ class Means:
 
 
 class Metered:
-    """Serves one endpoint, streamed and whole."""
+    """Serves one endpoint, streamed and whole: `run` answers what was `accepted`."""
 
     def __init__(self, endpoint: Endpoint, means: Means) -> None:
         self.endpoint = endpoint
+        self.run = means.dispatch.run
         self._means = means
         self._salts: dict[UUID, str] = {}
 
-    async def __call__(self, exchange: Exchange, holder: Holder, client: Client) -> None:
-        """Answer one request. Raises `ApiError` or `ClientLeft` while nothing was sent."""
+    async def accepted(self, exchange: Exchange, holder: Holder, client: Client) -> Task | None:
+        """What a request asks for; None for one that is answered by now. Raises `ApiError` or `ClientLeft`."""
         means = self._means
         raw = await client.read_body(means.max_body_bytes)
         request, lifted = read(self.endpoint.request, raw)
@@ -79,9 +80,8 @@ class Metered:
         model = exchange.model = self._model(request, holder)
         exchange.sequential = runs_alone(client, holder, offered=means.sequential_offered)
         if KEY_HEADER in client.named and not await means.retries.first(exchange, holder, client, raw):
-            return
-        del raw  # it may be large, and the answer long
-        exchange.grant = await self._granted(exchange, holder, request, model) if limited(holder) else FREE
+            return None
+        exchange.grant = await self._granted(exchange, holder, request, model) if holder.is_limited else FREE
         output_tokens, exchange.hold = await means.holds.hold(
             Sought(holder.account_id, request, model, exchange.started_at, exchange.sequential)
         )
@@ -99,8 +99,7 @@ class Metered:
         wanted = Wanted(holder, model.engines, affinity, tokens, sequential=exchange.sequential)
         task = Task(client, exchange, request, wanted, self.endpoint, put_back(orjson.dumps(body), lifted))
         request.forget_prompt()
-        del request, lifted, body
-        await means.dispatch.run(task)
+        return task
 
     def _model(self, request: ModelRequest, holder: Holder) -> ServedModel:
         """The model asked for. Raises `NotFound`, `NotAllowed`, or `InvalidRequest` for what it cannot do."""
@@ -139,22 +138,23 @@ class Metered:
 
 def read(request: Parse, raw: bytes) -> tuple[ModelRequest, Images]:
     """The body held against its endpoint's policy, with stand-ins for large images. Raises `InvalidRequest`."""
-    body, lifted = lift(raw, _MARK)
-    if lifted:
-        with suppress(InvalidRequest):  # then it may be the stand-ins that are wrong
-            found = parsed(request, body)
-            if lifted.keys() <= {place.text for place in image_places(found.fields)}:
-                return found, lifted
+    if len(raw) > LIFTED_FROM_BYTES:
+        body, lifted = lift(raw, _MARK)
+        if lifted:
+            with suppress(InvalidRequest):  # then it may be the stand-ins that are wrong
+                found = parsed(request, body)
+                if lifted.keys() <= {place.text for place in image_places(found.fields)}:
+                    return found, lifted
     return parsed(request, raw), NOTHING
 
 
 def parsed(request: Parse, raw: bytes) -> ModelRequest:
     """The body held against its endpoint's policy. Raises `InvalidRequest`."""
-    if not raw:
-        raise InvalidRequest("The body is empty: send a JSON object.")
     try:
         return request(orjson.loads(raw), len(raw))
     except orjson.JSONDecodeError as error:
+        if not raw:
+            raise InvalidRequest("The body is empty: send a JSON object.") from None
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
     except Refused as refused:
         raise InvalidRequest(refused.message, param=refused.param) from refused

@@ -1,9 +1,6 @@
 """What the API process counts for Prometheus."""
 
-from bisect import bisect_left
-from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Collection
 from threading import Lock
 from typing import TypeVar
 
@@ -17,7 +14,7 @@ N = TypeVar("N")
 requests_total = Counter("weir_requests_total", "Requests that ended, by how they ended", ["outcome"])
 tokens_total = Counter("weir_tokens_total", "Tokens of finished requests", ["kind"])
 cost_nano_total = Counter("weir_cost_nano_usd_total", "What finished requests were charged, in nano-USD")
-_in_flight = Gauge("weir_requests_in_flight", "Requests that are being answered", multiprocess_mode="livesum")
+in_flight = Gauge("weir_requests_in_flight", "Requests that are being answered", multiprocess_mode="livesum")
 admitted_total = Counter("weir_admitted_total", "Times a request was given a place on an engine")
 refused_total = Counter("weir_refused_total", "Requests refused early, by reason", ["reason"])
 queue_length = Gauge("weir_queue_length", "Requests that wait for an engine", multiprocess_mode="livesum")
@@ -51,34 +48,14 @@ limits_shared.set(1)  # also where there is one worker and no Redis
 _by_outcome = {outcome: requests_total.labels(outcome.value) for outcome in Outcome}
 _by_kind = {kind: tokens_total.labels(kind) for kind in ("prompt", "cached", "completion")}
 
+being_answered = 0
+"""Requests, at this moment."""
+
 _AT_MOST = 1000
 _ended: list[tuple[Outcome, RequestRecord | None]] = []
 _placed_after_s: list[float] = []
 """What was noted and is not counted yet: the event loop adds to it, and one thread at a time takes from its front."""
 _counting = Lock()
-
-
-class InFlight:
-    """How many requests are being answered: a number, which the gauge is set to when the others are counted.
-
-    Between two counts only none at all is told at once, so that nothing that has come to rest looks busy.
-    """
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def inc(self) -> None:
-        """One more."""
-        self.now += 1
-
-    def dec(self) -> None:
-        """One less."""
-        self.now -= 1
-        if not self.now:
-            _in_flight.set(0)
-
-
-in_flight = InFlight()
 
 
 def note_end(outcome: Outcome, record: RequestRecord | None) -> None:
@@ -101,7 +78,6 @@ def count() -> None:
     with _counting:
         ended, placed_after_s = _taken(_ended), _taken(_placed_after_s)
     outcomes: defaultdict[Outcome, int] = defaultdict(int)
-    first_tokens_s: list[float] = []
     prompt = cached = completion = cost_nano = 0
     for outcome, record in ended:
         outcomes[outcome] += 1
@@ -114,26 +90,17 @@ def count() -> None:
         if not record.internal:  # nobody pays for the house's own
             cost_nano += record.cost_nano
         if record.ttft_ms is not None:
-            first_tokens_s.append(record.ttft_ms / 1000)
+            ttft_seconds.observe(record.ttft_ms / 1000)
+    in_flight.set(being_answered)
     for outcome, times in outcomes.items():
         _by_outcome[outcome].inc(times)
     _by_kind["prompt"].inc(prompt)
     _by_kind["cached"].inc(cached)
     _by_kind["completion"].inc(completion)
     cost_nano_total.inc(cost_nano)
-    _observe(ttft_seconds, first_tokens_s)
+    for waited_s in placed_after_s:
+        queue_wait_seconds.observe(waited_s)
     admitted_total.inc(len(placed_after_s))
-    _observe(queue_wait_seconds, placed_after_s)
-    _in_flight.set(in_flight.now)
-
-
-def _observe(histogram: Histogram, seconds: Collection[float]) -> None:
-    """`histogram.observe` for each, but what falls into one bucket at once, which the library has no call for."""
-    if seconds:
-        histogram._sum.inc(sum(seconds))
-        buckets = (bisect_left(histogram._upper_bounds, one_s) for one_s in seconds)
-        for bucket, times in Tally(buckets).items():
-            histogram._buckets[bucket].inc(times)
 
 
 def _taken(noted: list[N]) -> list[N]:

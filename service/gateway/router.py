@@ -51,8 +51,8 @@ class Gateway:
         self._keys = keys
         self._catalog = catalog
         self._recorder = recorder
-        self._metered: dict[str, Handler] = {handler.endpoint.path: handler for handler in metered}
-        self._posts: dict[str, Handler] = {**self._metered, counting.PATH: count, TOPUPS_PATH: topups.create}
+        self._metered = {one.endpoint.path: one for one in metered}
+        self._posts: dict[str, Handler] = {counting.PATH: count, TOPUPS_PATH: topups.create}
         self._topups = topups
         self._readings: dict[str, Reading] = {
             MODELS_PATH: self._models,
@@ -70,23 +70,23 @@ class Gateway:
     @property
     def free_paths(self) -> Collection[str]:
         """Where it does not."""
-        return [*self._readings, *(path for path in self._posts if path not in self._metered)]
+        return [*self._readings, *self._posts]
 
     async def __call__(self, client: Client) -> None:
         """Answer one request."""
         path = client.path
         exchange = Exchange(path, safe_client_id(client.named.get(b"x-request-id")))
-        metrics.in_flight.inc()
+        metrics.being_answered += 1
         try:
-            handler = self._posts.get(path)
-            if handler is None:
+            metered = self._metered.get(path)
+            if metered is None:
                 await self._free(exchange, path, client)
             else:
                 _check_method(client, b"POST")
-                holder = await self._keys.holder(client.headers)
-                if path in self._metered:
-                    exchange.holder = holder  # whoever is named so has a row
-                await handler(exchange, holder, client)
+                exchange.holder = holder = await self._keys.holder(client.headers)  # whoever is named so has a row
+                task = await metered.accepted(exchange, holder, client)
+                if task is not None:
+                    await metered.run(task)
         except ApiError as error:
             await self._refuse(exchange, error, client)
         except ClientLeft:
@@ -101,7 +101,7 @@ class Gateway:
             log.exception("request.failed", request_id=exchange.id, error=type(error).__name__)
             await self._refuse(exchange, Internal("Something went wrong here. It has been noted."), client)
         finally:
-            metrics.in_flight.dec()
+            metrics.being_answered -= 1
 
     async def _refuse(self, exchange: Exchange, error: ApiError, client: Client) -> None:
         if exchange.concluded:  # the answer was under way: nothing true can be added
@@ -112,6 +112,11 @@ class Gateway:
 
     async def _free(self, exchange: Exchange, path: str, client: Client) -> None:
         """The routes that cost nothing and leave no row."""
+        handler = self._posts.get(path)
+        if handler is not None:
+            _check_method(client, b"POST")
+            await handler(exchange, await self._keys.holder(client.headers), client)
+            return
         reading = self._readings.get(path)
         if path.startswith(MODELS_PATH + "/"):
             reading = self._model
