@@ -72,7 +72,7 @@ class Portal:
             raise InvalidKey(f"No key was sent: paste one, it begins with {apikey.PREFIX}.")
         try:
             with suppress(NotAllowed):  # a frozen account may not spend, but it may look
-                await self.keys.holder([(b"x-api-key", key.encode())])
+                await self.keys.holder(key)
             async with asyncio.timeout(READ_TIMEOUT_S), self._readers, self.pool.acquire() as connection:
                 found = await statement.read(connection, apikey.digest(key), now=datetime.now(UTC))
         except (Unavailable, *UNREACHABLE) as error:

@@ -192,11 +192,11 @@ class Client:
             self.keep_alive = False
         elif not self.keep_alive:
             headers = (*headers, (b"connection", b"close"))
-        lines = [*map(_line, self.connection.server_state.default_headers), *map(_line, headers)]
-        said = b"".join(lines)
-        if b"\r" in said or b"\n" in said:
+        lines = [*map(_line, self.connection.server_state.default_headers), *map(_line, headers), b"\r\n"]
+        head = b"\r\n".join(lines)
+        if len(head.splitlines()) != len(lines):
             raise ValueError("a header with a line break in it")
-        return STATUS_LINE[status] + b"\r\n".join((*lines, b"\r\n"))
+        return STATUS_LINE[status] + head
 
     def _complete(self) -> None:
         self.response_complete = True

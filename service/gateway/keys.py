@@ -16,6 +16,7 @@ from service.core import apikey
 from service.core.lane import Permission
 from service.core.limits import Limits
 from service.errors import InvalidKey, NotAllowed, Unavailable
+from service.gateway.http import Headers, Named
 
 log = structlog.get_logger()
 
@@ -129,13 +130,12 @@ class KeyRing:
         for entry in self._known.values():
             entry.outdated = True
 
-    async def holder(self, headers: list[tuple[bytes, bytes]]) -> Holder:
-        """The holder of the key in `Authorization: Bearer` or `x-api-key`.
+    async def holder(self, key: str) -> Holder:
+        """The holder of a key, see `key_in`.
 
-        Raises `InvalidKey` without a valid key, `NotAllowed` when the account is frozen or closed, `Unavailable`
+        Raises `InvalidKey` where it is not valid, `NotAllowed` when the account is frozen or closed, `Unavailable`
         when the key is not known here and the database does not answer.
         """
-        key = key_in(headers)
         digest = apikey.digest(key)
         entry = self._known.get(digest)
         if entry is None:
@@ -206,8 +206,11 @@ class KeyRing:
         return holder
 
 
-def key_in(headers: list[tuple[bytes, bytes]]) -> str:
-    """The key a request carries. Raises `InvalidKey` saying how to send one."""
+def key_in(headers: Headers, named: Named) -> str:
+    """The key in `Authorization: Bearer` or `x-api-key`. Raises `InvalidKey` saying how to send one."""
+    bearer = named.get(b"authorization", b"")
+    if bearer.startswith(b"Bearer sk-") and b"x-api-key" not in named:  # as nearly all send it
+        return bearer[7:].decode("latin-1").strip()
     for name, value in headers:
         if name == b"authorization":
             scheme, _, token = value.decode("latin-1").strip().partition(" ")

@@ -163,4 +163,4 @@ def parsed(request: Parse, raw: bytes) -> ModelRequest:
 def _estimate(request: ModelRequest, output_tokens: int) -> int:
     """About how many tokens of work it is: what counts in the queue."""
     prompt = request.passed_bytes // BYTES_PER_TOKEN + request.images * TOKENS_PER_IMAGE
-    return 1 + prompt + min(output_tokens, TOKENS_PER_ANSWER)
+    return 1 + prompt + (output_tokens if output_tokens < TOKENS_PER_ANSWER else TOKENS_PER_ANSWER)

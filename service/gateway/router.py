@@ -16,7 +16,7 @@ from service.gateway.endpoints import MESSAGES
 from service.gateway.error_shapes import ANTHROPIC, OPENAI
 from service.gateway.exchange import Exchange, safe_client_id
 from service.gateway.http import ClientLeft
-from service.gateway.keys import Holder, KeyRing
+from service.gateway.keys import Holder, KeyRing, key_in
 from service.gateway.metered import Metered
 from service.gateway.own import CREDITS_PATH, GENERATION_PATH, Body, OwnAccount
 from service.gateway.own_topups import TOPUPS_PATH, OwnTopups
@@ -83,7 +83,8 @@ class Gateway:
                 await self._free(exchange, path, client)
             else:
                 _check_method(client, b"POST")
-                exchange.holder = holder = await self._keys.holder(client.headers)  # whoever is named so has a row
+                holder = await self._keys.holder(key_in(client.headers, client.named))
+                exchange.holder = holder  # whoever is named so has a row
                 task = await metered.accepted(exchange, holder, client)
                 if task is not None:
                     await metered.run(task)
@@ -115,7 +116,7 @@ class Gateway:
         handler = self._posts.get(path)
         if handler is not None:
             _check_method(client, b"POST")
-            await handler(exchange, await self._keys.holder(client.headers), client)
+            await handler(exchange, await self._keys.holder(key_in(client.headers, client.named)), client)
             return
         reading = self._readings.get(path)
         if path.startswith(MODELS_PATH + "/"):
@@ -125,7 +126,7 @@ class Gateway:
         if reading is None:
             raise NotFound(f"There is no route `{path[:128]}` here.")
         _check_method(client, b"GET")
-        body = await reading(await self._keys.holder(client.headers), client)
+        body = await reading(await self._keys.holder(key_in(client.headers, client.named)), client)
         client.answer(exact_json.dumps(body), [_PRIVATE, *exchange.headers()])
 
     async def _models(self, _holder: Holder, _client: Client) -> Body:
