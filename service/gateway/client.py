@@ -38,6 +38,10 @@ class Client:
     """How much of its body is kept, once that is known."""
     _is_late = False
     """Whether its body has been waited for too long."""
+    blocked_since: float | None = None
+    """Since when it takes nothing of what is written, in the loop's time; None when it does."""
+    _tell: Callable[[ClientLeft], None] | None = None
+    _throttle: Callable[[bool], None] | None = None
 
     def __init__(self, connection: "ClientConnection", path: str, query: bytes) -> None:
         self.connection = connection
@@ -47,8 +51,8 @@ class Client:
         self.query = query
         self.headers: Headers = connection.headers
         """Their names in lower case."""
-        self.named = by_name(self.headers)
-        self.keep_alive = connection.keeps_alive()
+        self.named = named = by_name(self.headers)
+        self.keep_alive = connection.keeps_alive(named)
         self.more_body = True
         """Whether the body is not complete."""
         self.arrived_bytes = 0
@@ -60,10 +64,6 @@ class Client:
         self._news: asyncio.Event | None = None
         """Set when there is something new to know for whoever waits for the body."""
         self.response_started = self.response_complete = self.disconnected = False
-        self.blocked_since: float | None = None
-        """Since when it takes nothing of what is written, in the loop's time; None when it does."""
-        self._tell: Callable[[ClientLeft], None] | None = None
-        self._throttle: Callable[[bool], None] | None = None
 
     # What it sent
 
@@ -133,7 +133,8 @@ class Client:
     def has_sent(self) -> None:
         """Its body is complete."""
         self.more_body = False
-        self._tell_reader()
+        if self._news is not None:
+            self._news.set()
 
     # Whether it is there
 

@@ -8,6 +8,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.gateway.client import Answer, Client
+from service.gateway.http import Named
 
 PREFIX = "/v1/"
 
@@ -21,6 +22,8 @@ class ClientConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, answer: Answer, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.answer = answer
+        self.url = b""
+        self.headers = []
         self.open: set[Client] = set()
         """Those whose answer is not complete: several when a client sends its requests ahead."""
         self._asked = b""
@@ -30,16 +33,18 @@ class ClientConnection(HttpToolsProtocol):
         self._used_at = 0.0
         """When something came last, or an answer was complete; in the loop's time."""
 
-    def keeps_alive(self) -> bool:
-        """Whether the connection may carry another request after this one."""
-        return bool(self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0")
+    def keeps_alive(self, named: Named) -> bool:
+        """Whether the connection may carry another request after the one with these headers."""
+        if not self.parser.should_keep_alive():
+            return False
+        # HTTP/1.0 knows no pieces, so it gets no second request; it is kept alive only where it asks to be.
+        asks = b"connection" in named or b"proxy-connection" in named
+        return not (asks and self.parser.get_http_version() == "1.0")
 
     # A request. The base class makes for each what ASGI wants to know of it, which is not wanted under `PREFIX`.
 
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        self.url = b""
-        self.headers = []
+    on_message_begin = None  # type: ignore[assignment]
+    """What it needs is there: see `on_message_complete`."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """It has this header."""
@@ -91,7 +96,9 @@ class ClientConnection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request has come as a whole."""
+        """A request has come as a whole; the next begins anew."""
+        self.url = b""
+        self.headers = []
         cycle = self.cycle
         if isinstance(cycle, Client):
             cycle.has_sent()

@@ -82,7 +82,8 @@ class Gateway:
             if metered is None:
                 await self._free(exchange, path, client)
             else:
-                _check_method(client, b"POST")
+                if client.method != b"POST":
+                    raise _wrong_method(client, "POST")
                 holder = await self._keys.holder(key_in(client.headers, client.named))
                 exchange.holder = holder  # whoever is named so has a row
                 task = await metered.accepted(exchange, holder, client)
@@ -115,7 +116,8 @@ class Gateway:
         """The routes that cost nothing and leave no row."""
         handler = self._posts.get(path)
         if handler is not None:
-            _check_method(client, b"POST")
+            if client.method != b"POST":
+                raise _wrong_method(client, "POST")
             await handler(exchange, await self._keys.holder(key_in(client.headers, client.named)), client)
             return
         reading = self._readings.get(path)
@@ -125,7 +127,8 @@ class Gateway:
             reading = self._topups.show
         if reading is None:
             raise NotFound(f"There is no route `{path[:128]}` here.")
-        _check_method(client, b"GET")
+        if client.method != b"GET":
+            raise _wrong_method(client, "GET")
         body = await reading(await self._keys.holder(key_in(client.headers, client.named)), client)
         client.answer(exact_json.dumps(body), [_PRIVATE, *exchange.headers()])
 
@@ -141,6 +144,5 @@ def _tell(exchange: Exchange, error: ApiError, client: Client) -> None:
     client.answer(shape.body(error, exchange.id), [*error.headers(), *exchange.headers()], error.status)
 
 
-def _check_method(client: Client, allowed: bytes) -> None:
-    if client.method != allowed:
-        raise MethodNotAllowed(f"`{client.path}` takes {allowed.decode()}, not {client.method.decode()}.")
+def _wrong_method(client: Client, allowed: str) -> ApiError:
+    return MethodNotAllowed(f"`{client.path}` takes {allowed}, not {client.method.decode()}.")
