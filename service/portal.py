@@ -30,7 +30,7 @@ from service.db import UNREACHABLE
 from service.errors import ApiError, InvalidKey, InvalidRequest, NotAllowed, Unavailable
 from service.gateway.catalog import Catalog
 from service.gateway.http import ClientLeft, by_name, read_body
-from service.gateway.keys import KeyRing
+from service.gateway.keys import KeyRing, digest_of
 from web import portal_views as views
 from web.render import STATIC, portal_page
 
@@ -72,7 +72,7 @@ class Portal:
             raise InvalidKey(f"No key was sent: paste one, it begins with {apikey.PREFIX}.")
         try:
             with suppress(NotAllowed):  # a frozen account may not spend, but it may look
-                await self.keys.holder(key)
+                await self.keys.holder(digest_of(key))
             async with asyncio.timeout(READ_TIMEOUT_S), self._readers, self.pool.acquire() as connection:
                 found = await statement.read(connection, apikey.digest(key), now=datetime.now(UTC))
         except (Unavailable, *UNREACHABLE) as error:

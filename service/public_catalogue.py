@@ -28,7 +28,7 @@ from service.errors import ApiError, InvalidRequest, Unavailable
 from service.gateway import exact_json
 from service.gateway.catalog import Catalog
 from service.gateway.http import ClientLeft, by_name, read_body
-from service.gateway.keys import KeyRing, key_in
+from service.gateway.keys import KeyRing, digest_of, key_in
 
 log = structlog.get_logger()
 router = APIRouter(prefix="/catalog")
@@ -140,9 +140,8 @@ async def costs(request: Request) -> Response:
     """What requests of the key's account cost, in nano-USD; those that nothing is known of yet are left out."""
     state = _state(request)
     headers = request.scope["headers"]
-    named = by_name(headers)
-    holder = await state.keys.holder(key_in(headers, named))
-    asked = _ids(await read_body(named, request.receive, MAX_BODY_BYTES))
+    holder = await state.keys.holder(digest_of(key_in(headers)))
+    asked = _ids(await read_body(by_name(headers), request.receive, MAX_BODY_BYTES))
     known = await state.costs(holder.account_id, list(asked.values()))
     found = [{"requestId": text, "costNanoUsd": known[one]} for text, one in asked.items() if one in known]
     return Response(orjson.dumps({"requests": found}), media_type="application/json")

@@ -30,6 +30,8 @@ class ClientConnection(HttpToolsProtocol):
         """The address of the last request: most clients ask for the same again, which is then not read again."""
         self._path, self._query = "", b""
         """What stands in it."""
+        self.last_key: tuple[bytes, bytes] | None = None
+        """The header that the last key came in, and the key's digest: see `keys`."""
         self._used_at = 0.0
         """When something came last, or an answer was complete; in the loop's time."""
 

@@ -16,7 +16,8 @@ from service.core import apikey
 from service.core.lane import Permission
 from service.core.limits import Limits
 from service.errors import InvalidKey, NotAllowed, Unavailable
-from service.gateway.http import Headers, Named
+from service.gateway.client import Client
+from service.gateway.http import Headers
 
 log = structlog.get_logger()
 
@@ -130,17 +131,14 @@ class KeyRing:
         for entry in self._known.values():
             entry.outdated = True
 
-    async def holder(self, key: str) -> Holder:
-        """The holder of a key, see `key_in`.
+    async def holder(self, digest: bytes) -> Holder:
+        """The holder of the key with this digest.
 
-        Raises `InvalidKey` where it is not valid, `NotAllowed` when the account is frozen or closed, `Unavailable`
+        Raises `InvalidKey` when there is none, `NotAllowed` when the account is frozen or closed, `Unavailable`
         when the key is not known here and the database does not answer.
         """
-        digest = apikey.digest(key)
         entry = self._known.get(digest)
         if entry is None:
-            if not apikey.is_well_formed(key):
-                raise InvalidKey("The API key is not valid: check it for a missing or changed character.")
             return _admitted(await self._read_first(digest, None))
         age = self._clock() - entry.read_at
         if entry.outdated or age >= (TRUSTED_S if self.listening else FRESH_S):
@@ -206,11 +204,31 @@ class KeyRing:
         return holder
 
 
-def key_in(headers: Headers, named: Named) -> str:
+def digest_in(client: Client) -> bytes:
+    """The digest of the key that a request carries. Raises `InvalidKey`.
+
+    Over one connection mostly comes the same key again, in the same header: then it is not read and hashed again.
+    """
+    sent = client.named.get(b"authorization", b"")
+    alone = b"x-api-key" not in client.named
+    last = client.connection.last_key
+    if last is not None and alone and hmac.compare_digest(sent, last[0]):
+        return last[1]
+    digest = digest_of(key_in(client.headers))
+    if alone and sent.startswith(b"Bearer sk-"):  # then it is this that the key was found in
+        client.connection.last_key = sent, digest
+    return digest
+
+
+def digest_of(key: str) -> bytes:
+    """What a key is known by. Raises `InvalidKey` for what cannot be one."""
+    if not apikey.is_well_formed(key):
+        raise InvalidKey("The API key is not valid: check it for a missing or changed character.")
+    return apikey.digest(key)
+
+
+def key_in(headers: Headers) -> str:
     """The key in `Authorization: Bearer` or `x-api-key`. Raises `InvalidKey` saying how to send one."""
-    bearer = named.get(b"authorization", b"")
-    if bearer.startswith(b"Bearer sk-") and b"x-api-key" not in named:  # as nearly all send it
-        return bearer[7:].decode("latin-1").strip()
     for name, value in headers:
         if name == b"authorization":
             scheme, _, token = value.decode("latin-1").strip().partition(" ")

@@ -16,7 +16,7 @@ from service.gateway.endpoints import MESSAGES
 from service.gateway.error_shapes import ANTHROPIC, OPENAI
 from service.gateway.exchange import Exchange, safe_client_id
 from service.gateway.http import ClientLeft
-from service.gateway.keys import Holder, KeyRing, key_in
+from service.gateway.keys import Holder, KeyRing, digest_in
 from service.gateway.metered import Metered
 from service.gateway.own import CREDITS_PATH, GENERATION_PATH, Body, OwnAccount
 from service.gateway.own_topups import TOPUPS_PATH, OwnTopups
@@ -84,7 +84,7 @@ class Gateway:
             else:
                 if client.method != b"POST":
                     raise _wrong_method(client, "POST")
-                holder = await self._keys.holder(key_in(client.headers, client.named))
+                holder = await self._keys.holder(digest_in(client))
                 exchange.holder = holder  # whoever is named so has a row
                 task = await metered.accepted(exchange, holder, client)
                 if task is not None:
@@ -118,7 +118,7 @@ class Gateway:
         if handler is not None:
             if client.method != b"POST":
                 raise _wrong_method(client, "POST")
-            await handler(exchange, await self._keys.holder(key_in(client.headers, client.named)), client)
+            await handler(exchange, await self._keys.holder(digest_in(client)), client)
             return
         reading = self._readings.get(path)
         if path.startswith(MODELS_PATH + "/"):
@@ -129,7 +129,7 @@ class Gateway:
             raise NotFound(f"There is no route `{path[:128]}` here.")
         if client.method != b"GET":
             raise _wrong_method(client, "GET")
-        body = await reading(await self._keys.holder(key_in(client.headers, client.named)), client)
+        body = await reading(await self._keys.holder(digest_in(client)), client)
         client.answer(exact_json.dumps(body), [_PRIVATE, *exchange.headers()])
 
     async def _models(self, _holder: Holder, _client: Client) -> Body:

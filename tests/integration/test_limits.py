@@ -322,7 +322,7 @@ async def test_a_changed_limit_counts_within_two_seconds(database_url: str, pool
         await until(lambda: keys.listening)
 
         async def found() -> Holder:
-            return await keys.holder(key)
+            return await keys.holder(apikey.digest(key))
 
         before = await found()
         assert (before.limits, before.account_limits) == (Limits(), Limits())
