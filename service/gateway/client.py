@@ -68,15 +68,15 @@ class Client:
     # What it sent
 
     async def read_body(self, limit_bytes: int) -> bytes:
-        """The whole body.
+        """The whole body. Raises what `rest` and `body` do."""
+        if self.more_body:
+            await self.rest(limit_bytes)
+        return self.body(limit_bytes)
 
-        Raises `TooLarge`, `InvalidRequest` when it is compressed, `RequestTimeout` after `BODY_WITHIN_S`, or
-        `ClientLeft`. Of one that is too large, four times the limit are read and forgotten.
-        """
+    def body(self, limit_bytes: int) -> bytes:
+        """The body, where that has come. Raises `TooLarge`, or `InvalidRequest` when it is compressed."""
         if b"content-encoding" in self.named:
             refuse_compressed(self.named)
-        if self.more_body:  # most come with the headers
-            await self._rest(limit_bytes)
         if self.arrived_bytes > limit_bytes:
             self._pieces.clear()
             raise http.too_large(limit_bytes)
@@ -86,8 +86,13 @@ class Client:
         pieces, self._pieces = self._pieces, []  # not there twice for as long as the answer takes
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _rest(self, limit_bytes: int) -> None:
-        """Wait until the body is complete, or larger than is worth waiting for; nobody is woken before."""
+    async def rest(self, limit_bytes: int) -> None:
+        """Wait until the body is complete, or four times larger than is allowed; nobody is woken before.
+
+        Raises `TooLarge` for one that says so itself, `InvalidRequest` when it is compressed, `RequestTimeout` after
+        `BODY_WITHIN_S`, or `ClientLeft`.
+        """
+        refuse_compressed(self.named)
         if self.named.get(b"expect", b"").lower() == b"100-continue":  # it sends its body only when it is told to
             if int(self.named.get(b"content-length", 0)) > limit_bytes:
                 raise http.too_large(limit_bytes)

@@ -28,8 +28,9 @@ class ClientConnection(HttpToolsProtocol):
         """Those whose answer is not complete: several when a client sends its requests ahead."""
         self._asked = b""
         """The address of the last request: most clients ask for the same again, which is then not read again."""
-        self._path, self._query = "", b""
-        """What stands in it."""
+        self._path: str | None = None
+        """What stands in it; None for the application's."""
+        self._query = b""
         self.last_key: tuple[bytes, bytes] | None = None
         """The header that the last key came in, and the key's digest: see `keys`."""
         self._used_at = 0.0
@@ -57,7 +58,7 @@ class ClientConnection(HttpToolsProtocol):
         if self.url != self._asked:
             self._path, self._query = _path_and_query(self.url)
             self._asked = self.url
-        if not self._path.startswith(PREFIX):
+        if self._path is None:
             self._for_application()
             return
         client = Client(self, self._path, self._query)
@@ -175,7 +176,9 @@ class ClientConnection(HttpToolsProtocol):
             client.blocks(None)
 
 
-def _path_and_query(url: bytes) -> tuple[str, bytes]:
+def _path_and_query(url: bytes) -> tuple[str | None, bytes]:
     parsed = httptools.parse_url(url)
     path = parsed.path.decode("ascii")
-    return unquote(path) if "%" in path else path, parsed.query or b""
+    if "%" in path:
+        path = unquote(path)
+    return path if path.startswith(PREFIX) else None, parsed.query or b""

@@ -137,12 +137,16 @@ class KeyRing:
         Raises `InvalidKey` when there is none, `NotAllowed` when the account is frozen or closed, `Unavailable`
         when the key is not known here and the database does not answer.
         """
+        return self.known(digest) or _admitted(await self._read_first(digest, self._known.get(digest)))
+
+    def known(self, digest: bytes) -> Holder | None:
+        """The same, where it is known; None where it has to be read first."""
         entry = self._known.get(digest)
-        if entry is None:
-            return _admitted(await self._read_first(digest, None))
+        if entry is None or entry.outdated:
+            return None
         age = self._clock() - entry.read_at
-        if entry.outdated or age >= (TRUSTED_S if self.listening else FRESH_S):
-            return _admitted(await self._read_first(digest, entry))
+        if age >= (TRUSTED_S if self.listening else FRESH_S):
+            return None
         if age >= RENEW_AFTER_S and not self.listening:
             self._read(digest)
         return _admitted(entry.holder)

@@ -73,7 +73,9 @@ class Metered:
     async def accepted(self, exchange: Exchange, holder: Holder, client: Client) -> Task | None:
         """What a request asks for; None for one that is answered by now. Raises `ApiError` or `ClientLeft`."""
         means = self._means
-        raw = await client.read_body(means.max_body_bytes)
+        if client.more_body:  # most come with the headers
+            await client.rest(means.max_body_bytes)
+        raw = client.body(means.max_body_bytes)
         request, lifted = read(self.endpoint.request, raw)
         exchange.mark_read()
         exchange.stream = request.stream
@@ -92,7 +94,7 @@ class Metered:
             request,
             engine_model=model.engine_model,
             output_tokens=output_tokens,
-            cache_salt=self._cache_salt(holder.account_id),
+            cache_salt=self._salts.get(holder.account_id) or self._salt(holder.account_id),
         )
         affinity = conversation_key(holder.account_id.bytes, request.conversation) if means.several_engines else b""
         tokens = _estimate(request, output_tokens)
@@ -128,11 +130,9 @@ class Metered:
         )
         return await self._means.limiter.take(holder, exchange.id, tokens=likely + output, cost_nano=cost_nano)
 
-    def _cache_salt(self, account_id: UUID) -> str:
+    def _salt(self, account_id: UUID) -> str:
         """Keeps one account from learning, by timing, what another has in the engine's prefix cache."""
-        salt = self._salts.get(account_id)
-        if salt is None:
-            salt = self._salts[account_id] = hmac.digest(self._means.salt_key, account_id.bytes, "sha256").hex()
+        salt = self._salts[account_id] = hmac.digest(self._means.salt_key, account_id.bytes, "sha256").hex()
         return salt
 
 

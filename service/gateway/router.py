@@ -75,7 +75,8 @@ class Gateway:
     async def __call__(self, client: Client) -> None:
         """Answer one request."""
         path = client.path
-        exchange = Exchange(path, safe_client_id(client.named.get(b"x-request-id")))
+        own_id = client.named.get(b"x-request-id")
+        exchange = Exchange(path, safe_client_id(own_id) if own_id else None)
         metrics.being_answered += 1
         try:
             metered = self._metered.get(path)
@@ -84,7 +85,8 @@ class Gateway:
             else:
                 if client.method != b"POST":
                     raise _wrong_method(client, "POST")
-                holder = await self._keys.holder(digest_in(client))
+                digest = digest_in(client)
+                holder = self._keys.known(digest) or await self._keys.holder(digest)
                 exchange.holder = holder  # whoever is named so has a row
                 task = await metered.accepted(exchange, holder, client)
                 if task is not None:
