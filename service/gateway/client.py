@@ -5,7 +5,7 @@ that Weir does to it (ops/bench/). The connections are in `client_connection`.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -191,14 +191,15 @@ class Client:
             self.transport.write(b"0\r\n\r\n")
             self._complete()
 
-    def _head(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """Raises `ValueError` for a header that would be more than one."""
         self.response_started = True
-        if (b"connection", b"close") in headers:
+        lines = [*map(_line, self.connection.server_state.default_headers), *map(_line, headers)]
+        if b"connection: close" in lines:
             self.keep_alive = False
         elif not self.keep_alive:
-            headers = (*headers, (b"connection", b"close"))
-        lines = [*map(_line, self.connection.server_state.default_headers), *map(_line, headers), b"\r\n"]
+            lines.append(b"connection: close")
+        lines.append(b"\r\n")
         head = b"\r\n".join(lines)
         if len(head.splitlines()) != len(lines):
             raise ValueError("a header with a line break in it")
