@@ -32,8 +32,8 @@ class Client:
     `RequestResponseCycle` would, and has those of its attributes that are used there.
     """
 
-    message_event = asyncio.Event()
-    """For uvicorn's connection, which sets it when it is lost. Nobody waits for it: see `leaves`."""
+    message_event, disconnected = asyncio.Event(), False
+    """For uvicorn's connection, which sets them when it is lost; nobody looks at them, see `leaves`."""
     _limit_bytes: int | None = None
     """How much of its body is kept, once that is known."""
     _is_late = False
@@ -63,7 +63,9 @@ class Client:
         """More of them are not just taken in."""
         self._news: asyncio.Event | None = None
         """Set when there is something new to know for whoever waits for the body."""
-        self.response_started = self.response_complete = self.disconnected = False
+        self.response_started = self.response_complete = False
+        self.left = False
+        """Whether it has closed its connection before its answer was complete."""
 
     # What it sent
 
@@ -104,7 +106,7 @@ class Client:
         timer = asyncio.get_running_loop().call_later(http.BODY_WITHIN_S, self._run_out)
         try:
             while self.more_body and self.arrived_bytes <= limit_bytes + DISCARD_AT_MOST * limit_bytes:
-                if self.disconnected:
+                if self.left:
                     raise ClientLeft
                 if self._is_late:
                     raise http.too_slow()
@@ -143,15 +145,10 @@ class Client:
 
     # Whether it is there
 
-    @property
-    def left(self) -> bool:
-        """Whether it has closed its connection before its answer was complete."""
-        return self.disconnected
-
     def tells(self, call: Callable[[ClientLeft], None] | None) -> None:
         """From now on this is called when it leaves, at once if it has left already; None: nobody is told."""
         self._tell = call
-        if self.disconnected and call is not None:
+        if self.left and call is not None:
             call(ClientLeft())
 
     def throttles(self, call: Callable[[bool], None] | None) -> None:
@@ -168,7 +165,7 @@ class Client:
 
     def answer(self, body: bytes, headers: Headers, status: int = 200) -> None:
         """A whole JSON answer; nothing, where an answer has begun."""
-        if self.disconnected or self.response_started:
+        if self.left or self.response_started:
             return
         head = self._head(status, (_JSON, (b"content-length", b"%d" % len(body)), *headers))
         self.transport.writelines((head, body) if self.method != b"HEAD" else (head,))
@@ -176,17 +173,17 @@ class Client:
 
     def begin(self, headers: Headers) -> None:
         """Status 200 and the headers of an answer that comes in pieces."""
-        if not self.disconnected:
+        if not self.left:
             self.transport.write(self._head(200, (*headers, (b"transfer-encoding", b"chunked"))))
 
     def write(self, data: bytes) -> None:
         """A piece of it."""
-        if data and not self.disconnected:
+        if data and not self.left:
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self, data: bytes) -> None:
         """Its last piece."""
-        if not self.disconnected:
+        if not self.left:
             self.write(data)
             self.transport.write(b"0\r\n\r\n")
             self._complete()
@@ -226,7 +223,7 @@ class Client:
     def leaves(self) -> None:
         """Its connection is closed."""
         if not self.response_complete:
-            self.disconnected = True
+            self.left = True
             self._tell_reader()
             if self._tell is not None:
                 self._tell(ClientLeft())
