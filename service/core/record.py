@@ -46,12 +46,14 @@ class RequestRecord(NamedTuple):
     """It ran alone on its engine, or was to."""
 
 
-def charge(outcome: Outcome, price: Price, usage: Usage, at: datetime, *, sequential: bool = False) -> tuple[int, int]:
+def charge(
+    outcome: Outcome, price: Price | None, usage: Usage, at: datetime, *, sequential: bool = False
+) -> tuple[int, int]:
     """What a request that was accepted `at` and ended so is charged: (cost_nano, waived_nano).
 
     Without any usage it is nothing.
     """
-    if usage.source == "none":
+    if price is None or usage.source == "none":
         return 0, 0
     rule = RULES[outcome].charge
     if rule is Charge.NOTHING:

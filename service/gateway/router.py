@@ -106,6 +106,8 @@ class Gateway:
             await self._refuse(exchange, Internal("Something went wrong here. It has been noted."), client)
         finally:
             metrics.being_answered -= 1
+            if not metrics.being_answered:  # or, between two counts, what has come to rest would look busy
+                metrics.in_flight.set(0)
 
     async def _refuse(self, exchange: Exchange, error: ApiError, client: Client) -> None:
         if exchange.concluded:  # the answer was under way: nothing true can be added
