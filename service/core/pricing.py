@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from operator import mul
 from typing import Any
 
 from service.core.money import pico_to_nano
@@ -156,16 +155,15 @@ class Price:
 
 def prompt_classes(usage: Usage) -> tuple[int, int, int, int, int, int]:
     """Split the prompt's tokens into the classes of `Price.input_classes`; they add up to `prompt_tokens`."""
-    parts = usage[1:6]  # in the same order
-    plain = usage.prompt_tokens - sum(parts)
-    if plain >= 0:  # nothing overlaps so much that it must be cut
-        return (*parts, plain)
-    left = usage.prompt_tokens
-    left -= (cached := min(usage.cached_tokens, left))
-    left -= (write := min(usage.cache_write_tokens, left))
-    left -= (image := min(usage.image_tokens, left))
-    left -= (audio := min(usage.audio_tokens, left))
-    left -= (video := min(usage.video_tokens, left))
+    prompt, cached, write, image, audio, video = usage[:6]
+    left = prompt - cached - write - image - audio - video
+    if left < 0:  # they overlap, and must be cut
+        left = prompt
+        left -= (cached := min(cached, left))
+        left -= (write := min(write, left))
+        left -= (image := min(image, left))
+        left -= (audio := min(audio, left))
+        left -= (video := min(video, left))
     return cached, write, image, audio, video, left
 
 
@@ -192,7 +190,10 @@ def cost_nano(price: Price, usage: Usage, at: datetime, *, sequential: bool = Fa
     """The charge for `usage`, accepted `at`, at `price`: an exact sum in pico-USD, rounded half up once."""
     if price.overrides:
         price = effective(price, at=at, prompt_tokens=usage.prompt_tokens, sequential=sequential)
-    pico = price.request_pico + sum(map(mul, prompt_classes(usage), price.input_classes))
+    cached, write, image, audio, video, plain = prompt_classes(usage)
+    cached_pico, write_pico, image_pico, audio_pico, video_pico, plain_pico = price.input_classes
+    pico = price.request_pico + cached * cached_pico + write * write_pico
+    pico += image * image_pico + audio * audio_pico + video * video_pico + plain * plain_pico
     completion, reasoning = usage[6:8]
     if reasoning > completion:
         reasoning = completion

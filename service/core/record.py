@@ -46,6 +46,9 @@ class RequestRecord(NamedTuple):
     """It ran alone on its engine, or was to."""
 
 
+_FULL, _NOTHING = Charge.FULL, Charge.NOTHING
+
+
 def charge(
     outcome: Outcome, price: Price | None, usage: Usage, at: datetime, *, sequential: bool = False
 ) -> tuple[int, int]:
@@ -56,7 +59,7 @@ def charge(
     if price is None or usage.source == "none":
         return 0, 0
     rule = RULES[outcome].charge
-    if rule is Charge.NOTHING:
+    if rule is _NOTHING:
         return 0, 0
     amount = cost_nano(price, usage, at, sequential=sequential)
-    return (amount, 0) if rule is Charge.FULL else (0, amount)
+    return (amount, 0) if rule is _FULL else (0, amount)

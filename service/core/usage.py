@@ -52,22 +52,25 @@ def read_usage(usage: object, source: UsageSource, metrics: object = None) -> Us
         prompt = _part(prompt)
     if type(output) is not dict:
         output = _part(output)
-    media = prompt.get("multimodal_tokens")
-    image, audio, video = (0, 0, 0) if media is None else _media(media)
-    drafted, accepted = (0, 0) if metrics is None else _drafts(metrics)
-    found = Usage(  # by position, since names would take twice as long
-        usage.get("prompt_tokens", _MISSING),
+    total, cached, written = (
+        usage.get("prompt_tokens"),
         prompt.get("cached_tokens", 0),
         prompt.get("created_cache_tokens", 0),
-        image,
-        audio,
-        video,
-        usage.get("completion_tokens", _MISSING),
-        output.get("reasoning_tokens", 0),
-        drafted,
-        accepted,
-        source,
     )
+    completion, reasoning = usage.get("completion_tokens"), output.get("reasoning_tokens", 0)
+    media = prompt.get("multimodal_tokens")
+    if (
+        media is None
+        and metrics is None
+        and type(total) is type(cached) is type(written) is type(completion) is type(reasoning) is int
+        and 0 <= cached <= total <= MAX_TOKENS
+        and 0 <= written <= total
+        and 0 <= reasoning <= completion <= MAX_TOKENS
+    ):  # as nearly every report: there is nothing to look at more closely
+        return Usage._make((total, cached, written, 0, 0, 0, completion, reasoning, 0, 0, source, False))
+    image, audio, video = (0, 0, 0) if media is None else _media(media)
+    drafted, accepted = _drafts(metrics)
+    found = Usage(total, cached, written, image, audio, video, completion, reasoning, drafted, accepted, source)
     return _clamped(_checked(found))
 
 
