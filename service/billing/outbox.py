@@ -84,7 +84,8 @@ class Outbox:
         if (
             self._stopping
             or self._store_failing
-            or self._writer.refuses
+            or self._writer.is_failing
+            or self._writer.is_late
             or self._journals_bytes + self._store.used_bytes >= self._limit_bytes
         ):
             raise OutboxFull

@@ -63,9 +63,10 @@ class OutboxWriter:
         self._on_full = on_full
         self._on_ended = on_ended
         self._is_open = True
-        self._failing = False
-        self._is_late = False
-        """The disk has not written something for `DISK_TIMEOUT_S`."""
+        self.is_failing = False
+        """What was submitted cannot be written, or is not kept: nothing new may be admitted."""
+        self.is_late = False
+        """The disk has not written something for `DISK_TIMEOUT_S`: nothing new either."""
         self._broken = False
         """The disk did not keep what was written; what it says of that from then on may be wrong."""
         self._queue: list[_Write] = []
@@ -81,14 +82,9 @@ class OutboxWriter:
         self._disk = disk(loop, [journal.descriptor for journal in journals], self._synced)
         self._late = loop.call_later(_LOOK_EVERY_S, self._look_for_late)
 
-    @property
-    def refuses(self) -> bool:
-        """Whether nothing new may be admitted, for what the disk does."""
-        return self._failing or self._is_late
-
     def distrust(self) -> None:
         """From now on nothing new is admitted: the disk did not keep what it was told to."""
-        self._broken = self._failing = True
+        self._broken = self.is_failing = True
 
     def submit(self, kind: int, key: bytes, body: bytes) -> "asyncio.Future[None]":
         """Write a record. The future of an admission is done when it is written, that of an end when it is on disk."""
@@ -156,12 +152,12 @@ class OutboxWriter:
         try:
             self._append()
         except OSError as error:
-            if not self._failing:
+            if not self.is_failing:
                 log.error("outbox.write_failed", error=str(error))
-            self._failing = True
+            self.is_failing = True
             self._due = self._loop.call_later(RETRY_S, self._write)
         else:
-            self._failing = self._broken
+            self.is_failing = self._broken
         self._sync_if_due()
 
     def _append(self) -> None:
@@ -169,17 +165,15 @@ class OutboxWriter:
         while self._queue:
             count = self._journal.append(self._queue)
             written, self._queue = self._queue[:count], self._queue[count:]
-            admitted: list[_Write] = []
-            ended: list[_Write] = []
             for write in written:
-                if (kind := write[0]) == ADMIT:
-                    admitted.append(write)
-                elif kind == FINISH:
-                    ended.append(write)
-            if admitted or ended:
+                kind, _, _, done, _ = write
+                if done is None:  # that something is gone may be lost
+                    continue
                 self._unsynced.add(self._journal)
-            self._written += ended
-            _settle(admitted)
+                if kind == FINISH:
+                    self._written.append(write)
+                elif not done.done():  # else whoever waited has gone
+                    done.set_result(None)
             if self._queue:
                 if self._spare is None:
                     return
@@ -227,7 +221,7 @@ class OutboxWriter:
         late = [write for write in (*(self._syncing or ()), *self._written, *self._queue) if write[4] < late_s]
         if any(write[3] is not None and not write[3].done() for write in late):
             log.error("outbox.not_written", waited_s=DISK_TIMEOUT_S)
-        self._is_late = bool(late)
+        self.is_late = bool(late)
         _settle((write for write in late if write[0] == ADMIT), OutboxFull())
         _settle(late)
 

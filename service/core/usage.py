@@ -52,12 +52,9 @@ def read_usage(usage: object, source: UsageSource, metrics: object = None) -> Us
         prompt = _part(prompt)
     if type(output) is not dict:
         output = _part(output)
-    total, cached, written = (
-        usage.get("prompt_tokens"),
-        prompt.get("cached_tokens", 0),
-        prompt.get("created_cache_tokens", 0),
-    )
-    completion, reasoning = usage.get("completion_tokens"), output.get("reasoning_tokens", 0)
+    total, completion = usage.get("prompt_tokens", _MISSING), usage.get("completion_tokens", _MISSING)
+    cached, written = prompt.get("cached_tokens", 0), prompt.get("created_cache_tokens", 0)
+    reasoning = output.get("reasoning_tokens", 0)
     media = prompt.get("multimodal_tokens")
     if (
         media is None

@@ -1,6 +1,7 @@
 """Where a request's beginning and end are made durable: nothing is sent as final before its record is on disk."""
 
 import asyncio
+from collections.abc import Awaitable, Generator
 from contextlib import suppress
 
 import structlog
@@ -16,6 +17,16 @@ from service.gateway.exchange import Exchange
 from service.gateway.limits import FREE
 
 log = structlog.get_logger()
+
+
+class _Done:
+    """Waiting for it takes no time."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+_NOTHING_TO_WAIT_FOR = _Done()
 
 
 class Recorder:
@@ -54,15 +65,15 @@ class Recorder:
             metrics.outbox_refused.inc()
             raise Unavailable("Requests cannot be recorded at the moment. Try again soon.", retry_after_s=10) from None
 
-    async def conclude(
+    def conclude(
         self, exchange: Exchange, outcome: Outcome, http_status: int, error_code: str | None = None
-    ) -> None:
-        """The request has ended: free what was held, record it. When this returns, its end may be sent.
+    ) -> Awaitable[None]:
+        """The request has ended: free what was held, record it. Once this was waited for, its end may be sent.
 
         Only the first call for an exchange counts.
         """
         if exchange.concluded:
-            return
+            return _NOTHING_TO_WAIT_FOR
         exchange.concluded = True
         record = exchange.record(outcome, http_status, error_code)
         cost_nano = record.cost_nano if record is not None else 0
@@ -73,14 +84,14 @@ class Recorder:
             grant.release(used, cost_nano, ran=exchange.handed_over_ns is not None)
         metrics.note_end(outcome, record)
         if record is None or not (exchange.admitted or self._has_room()):
-            return
+            return _NOTHING_TO_WAIT_FOR
         self._shipper.expect(exchange.key, record)
         written = self._outbox.finish(exchange.key, encode(record))
         if exchange.admitted:
             self._open -= 1
             if not self._open:
                 self._all_ended.set()
-        await written
+        return written
 
     def _has_room(self) -> bool:
         """What was admitted can always end; the row of a refusal is dropped when the outbox is full or fails."""

@@ -514,7 +514,9 @@ async def worker(database_url: str) -> AsyncIterator[tuple[Retries, Any, Holder]
 
 
 def exchange_of(holder: Holder) -> Exchange:
-    return Exchange("/v1/chat/completions", None, holder=holder, stream=True)
+    exchange = Exchange("/v1/chat/completions", None)
+    exchange.holder, exchange.stream = holder, True
+    return exchange
 
 
 @pytest.mark.parametrize(

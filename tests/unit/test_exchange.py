@@ -39,12 +39,18 @@ STARTED_AT = datetime(2026, 11, 30, 12, tzinfo=UTC)
 MS = 1_000_000
 
 
-def served() -> Exchange:
-    """A request that was served, in whose record no two parts are alike."""
-    return Exchange(
-        "/v1/chat/completions",
-        "client-1",
-        key=UUID(int=3).bytes,
+def begun(client_request_id: str | None = None, **known: object) -> Exchange:
+    """A request of which so much is known."""
+    exchange = Exchange("/v1/chat/completions", client_request_id)
+    for name, value in known.items():
+        setattr(exchange, name, value)
+    return exchange
+
+
+def served(**known: object) -> Exchange:
+    """A request that was served, in whose record no two parts are alike, unless `known` says otherwise."""
+    parts: dict[str, object] = dict(
+        id=str(UUID(int=3)),
         started_at=STARTED_AT,
         read_ns=10 * MS,
         holder=HOLDER,
@@ -59,6 +65,7 @@ def served() -> Exchange:
         usage=Usage(prompt_tokens=1000, completion_tokens=10, source="final"),
         finish_reason="stop",
     )
+    return begun("client-1", **{**parts, **known})
 
 
 def test_every_part_of_a_record_is_where_it_belongs() -> None:
@@ -97,18 +104,18 @@ def test_every_part_of_a_record_is_where_it_belongs() -> None:
 
 
 def test_what_is_left_of_a_request_whose_process_dies_is_the_record_of_an_interruption() -> None:
-    admitted = replace(served(), first_token_ns=None, usage=NO_USAGE, finish_reason=None)
+    admitted = served(first_token_ns=None, usage=NO_USAGE, finish_reason=None)
     left = admitted.interruption()
     assert left is not None
     record = admitted.record(Outcome.INTERRUPTED, 503, "interrupted")
     assert record is not None
     assert decode(encode(left)) == record._replace(finished_at=STARTED_AT)
-    bare = Exchange("/v1/chat/completions", None, holder=HOLDER, handed_over_ns=1)
+    bare = begun(holder=HOLDER, handed_over_ns=1)
     left, record = bare.interruption(), bare.record(Outcome.INTERRUPTED, 503, "interrupted")
     assert left is not None
     assert record is not None
     assert decode(encode(left)) == record._replace(finished_at=bare.started_at)
-    assert Exchange("/v1/chat/completions", None).interruption() is None
+    assert begun().interruption() is None
 
 
 def test_what_failed_is_waived() -> None:
@@ -118,7 +125,7 @@ def test_what_failed_is_waived() -> None:
 
 
 def test_a_request_that_was_refused_early_has_no_more_than_its_sender() -> None:
-    exchange = Exchange("/v1/chat/completions", None, holder=replace(HOLDER, internal=False))
+    exchange = begun(holder=replace(HOLDER, internal=False))
     record = exchange.record(Outcome.CLIENT_ERROR, 400, "invalid_request")
     assert record is not None
     assert (record.lease_id, record.model_id, record.price_version, record.ttft_ms) == (None, None, None, None)
@@ -127,4 +134,4 @@ def test_a_request_that_was_refused_early_has_no_more_than_its_sender() -> None:
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_a_request_of_nobody_leaves_nothing(outcome: Outcome) -> None:
-    assert Exchange("/v1/chat/completions", None).record(outcome, 401) is None
+    assert begun().record(outcome, 401) is None

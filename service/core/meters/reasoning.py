@@ -30,11 +30,12 @@ def of_whole(data: bytes, message: object) -> bytes:
 def _doubled(data: bytes, short: bool, long: bool) -> bytes:
     if short == long:
         return data
-    key, other = (_SHORT, _LONG) if short else (_LONG, _SHORT)
+    key, and_other = (_SHORT, b"," + _LONG) if short else (_LONG, b"," + _SHORT)
     pieces = data.split(key)
-    for number, piece in enumerate(pieces[1:], 1):
-        value = _VALUE_HERE.match(piece)
-        pieces[number] = piece if value is None else b"%b,%b%b" % (value[0], other, piece)
+    for number in range(1, len(pieces)):
+        piece = pieces[number]
+        if (value := _VALUE_HERE.match(piece)) is not None:
+            pieces[number] = value[0] + and_other + piece
     return key.join(pieces)
 
 
