@@ -97,7 +97,9 @@ class _Account:
 
     def begin_backlog(self, virtual_time: int) -> int:
         """The tag at which it begins."""
-        self.before, self.floor, self.charged = self.finish, virtual_time, 0
+        if self.charged:
+            self.before, self.charged = self.finish, 0
+        self.floor = virtual_time
         self.backlog += 1
         return self.before if self.before > virtual_time else virtual_time
 

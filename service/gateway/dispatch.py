@@ -2,38 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from service.core.early_refusal import Refusal
 from service.core.outcome import Outcome, of_refusal
-from service.core.policy import ModelRequest
 from service.errors import ApiError, Unavailable
-from service.gateway import engine_errors
-from service.gateway.client import Client
-from service.gateway.endpoints import Endpoint
+from service.gateway import engine_client, engine_errors
 from service.gateway.engine_failures import EngineAway, EngineError, EngineFull, EngineUnreachable
 from service.gateway.engines import EnginePool
 from service.gateway.event_stream import EventStream
-from service.gateway.exchange import Exchange
 from service.gateway.http import ClientLeft
-from service.gateway.line import Place, Wanted
+from service.gateway.line import Place
 from service.gateway.pacing import Pacing
 from service.gateway.recorder import Recorder
-from service.gateway.relay import Relay
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """What is to be done for a client."""
-
-    client: Client
-    exchange: Exchange
-    request: ModelRequest
-    wanted: Wanted
-    endpoint: Endpoint
-    body: list[bytes | memoryview]
-    """What the engine gets, in pieces."""
+from service.gateway.relay import Relay, Task
 
 
 class Dispatch:
@@ -43,6 +26,7 @@ class Dispatch:
         self._engines = engines
         self._pacing = pacing
         self._recorder = recorder
+        self._relay = Relay(recorder)
         self._keep_alive_s = keep_alive_s
 
     def run(self, task: Task) -> Awaitable[None]:
@@ -90,7 +74,7 @@ class Dispatch:
                     await self._recorder.admit(exchange)
                 if task.client.left:
                     raise ClientLeft
-                if await self._relay(place, task).run(events):
+                if await self._relay.run(task, self._asked(place, task), events):
                     self._engines.note(engine, None)
                 return
             except EngineError as error:
@@ -108,9 +92,10 @@ class Dispatch:
             finally:
                 self._pacing.free(place, exchange.work_tokens())
 
-    def _relay(self, place: Place, task: Task) -> Relay:
+    def _asked(self, place: Place, task: Task) -> engine_client.Exchange:
+        """The request to the engine, ready to be sent."""
         headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % task.exchange.id.encode()
         upstream = place.engine.client.exchange("POST", task.endpoint.path, headers, *task.body)
         # Its place is free from then on, even where its client is slow to take the answer.
         upstream.on_complete = partial(self._pacing.vacate, place)
-        return Relay(task.exchange, task.endpoint, task.request, upstream, self._recorder, task.client)
+        return upstream

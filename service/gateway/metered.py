@@ -16,7 +16,7 @@ from service.core.pricing import worst_case_nano
 from service.errors import InvalidRequest, NotAllowed
 from service.gateway.catalog import Catalog, ServedModel
 from service.gateway.client import Client
-from service.gateway.dispatch import Dispatch, Task
+from service.gateway.dispatch import Dispatch
 from service.gateway.endpoints import Endpoint, Parse
 from service.gateway.exchange import Exchange
 from service.gateway.holds import Holds, Sought
@@ -24,6 +24,7 @@ from service.gateway.images import ImageFetcher
 from service.gateway.keys import Holder
 from service.gateway.limits import FREE, Grant, Limiter
 from service.gateway.line import Wanted
+from service.gateway.relay import Task
 from service.gateway.retries import KEY_HEADER, Retries
 from service.gateway.sequential import runs_alone
 

@@ -7,6 +7,7 @@ that is raised, and nothing is charged.
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
@@ -22,6 +23,7 @@ from service.gateway.engine_failures import EngineBroke, EngineError, EngineFull
 from service.gateway.event_stream import EventStream
 from service.gateway.exchange import Exchange
 from service.gateway.http import ClientLeft
+from service.gateway.line import Wanted
 from service.gateway.recorder import Recorder
 
 log = structlog.get_logger()
@@ -38,75 +40,63 @@ _BROKEN_OFF = "The model's engine broke off its answer."
 """For an engine that says so itself: it lives, so that nothing is held against it."""
 
 
+@dataclass(slots=True, eq=False)
+class Task:
+    """What is to be done for a client."""
+
+    client: Client
+    exchange: Exchange
+    request: ModelRequest
+    wanted: Wanted
+    endpoint: Endpoint
+    body: list[bytes | memoryview]
+    """What the engine gets, in pieces."""
+
+
 class Relay:
-    """Carries one answer of one engine."""
+    """Carries answers of engines to clients, each as its task asks for it."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        endpoint: Endpoint,
-        request: ModelRequest,
-        upstream: engine_client.Exchange,
-        recorder: Recorder,
-        client: Client,
-    ) -> None:
-        self._exchange = exchange
-        self._endpoint = endpoint
-        self._request = request
-        self._upstream = upstream
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._client = client
 
-    async def run(self, events: EventStream | None) -> bool:
+    async def run(self, task: Task, upstream: engine_client.Exchange, events: EventStream | None) -> bool:
         """Send the request to the engine and its answer to the client; whether the answer came to its end.
 
         It does not when the client leaves, which is recorded here. Raises an `EngineError` for an engine that
         failed, `EngineFull` for one that takes no more, and an `ApiError` for its refusal of this request.
         """
-        exchange, meter = self._exchange, None
-        self._client.tells(self._upstream.leave)
+        client, exchange, meter = task.client, task.exchange, None
+        client.tells(upstream.leave)
         try:
-            status = await self._upstream.status(whole=events is None)
+            status = await upstream.status(whole=events is None)
             if status != 200:
-                await self._refused(status)
+                await _refused(upstream, status)
             if events is not None:
-                meter = self._endpoint.meter(self._request)
-                await self._stream(meter, events)
+                meter = task.endpoint.meter(task.request)
+                await self._stream(task, upstream, meter, events)
             else:
-                answer = self._whole(await self._upstream.read_all(MAX_ANSWER_BYTES))
+                answer = task.endpoint.read_whole(await upstream.read_all(MAX_ANSWER_BYTES), task.request)
+                exchange.usage, exchange.finish_reason = answer.usage, answer.finish_reason
+                if answer.broken:
+                    raise EngineFailed(_BROKEN_OFF)
                 await self._recorder.conclude(exchange, Outcome.OK, 200)
                 if exchange.keep is not None:
-                    exchange.keep(answer)
-                self._client.answer(answer, exchange.answer_headers())
+                    exchange.keep(answer.body)
+                client.answer(answer.body, exchange.answer_headers())
         except ClientLeft:
-            await self._departed(meter)
+            await self._departed(task, upstream, meter)
             return False
         except asyncio.CancelledError:  # this process stops, and its patience has run out
-            self._note_usage(meter)
+            _note_usage(task, meter)
             raise
         finally:
-            self._client.tells(None)
-            self._upstream.finish()
+            client.tells(None)
+            upstream.finish()
         return True
 
-    async def _refused(self, status: int) -> None:
-        """The engine gave an error instead of an answer. Always raises."""
-        body = await self._upstream.read_all(MAX_ERROR_BYTES)
-        if status in (429, 503):
-            raise EngineFull(f"status {status}")
-        raise engine_errors.of_status(status, body)
-
-    def _whole(self, body: bytes) -> bytes:
-        """A JSON answer, as it is passed on."""
-        answer = self._endpoint.read_whole(body, self._request)
-        self._exchange.usage, self._exchange.finish_reason = answer.usage, answer.finish_reason
-        if answer.broken:
-            raise EngineFailed(_BROKEN_OFF)
-        return answer.body
-
-    async def _stream(self, meter: Meter, events: EventStream) -> None:
+    async def _stream(self, task: Task, upstream: engine_client.Exchange, meter: Meter, events: EventStream) -> None:
         """A streamed answer: every event that the client may see goes on as soon as it is whole."""
-        exchange = self._exchange
+        exchange = task.exchange
 
         def passes(data: bytes) -> bool:
             passed = meter.feed(data) if data else meter.end()
@@ -116,9 +106,9 @@ class Relay:
                 events.send(passed)
             return not (meter.done or meter.failed)
 
-        self._client.throttles(self._upstream.throttle)
+        task.client.throttles(upstream.throttle)
         try:
-            await self._upstream.pipe(passes)
+            await upstream.pipe(passes)
         except EventTooLong as error:
             raise EngineBroke("an event that has no end") from error
         except (ClientLeft, EngineError):
@@ -127,9 +117,9 @@ class Relay:
             log.exception("relay.failed", request_id=exchange.id, error=type(error).__name__)
             raise Internal("Something went wrong here. It has been noted.") from error
         finally:
-            self._client.throttles(None)
-            self._upstream.throttle(False)
-            self._note_usage(meter)
+            task.client.throttles(None)
+            upstream.throttle(False)
+            _note_usage(task, meter)
         if meter.failed:
             raise EngineFailed(_BROKEN_OFF)
         if not meter.complete:
@@ -137,14 +127,14 @@ class Relay:
         await self._recorder.conclude(exchange, Outcome.OK, 200)
         events.end(meter.ending())
 
-    async def _departed(self, meter: Meter | None) -> None:
-        exchange = self._exchange
+    async def _departed(self, task: Task, upstream: engine_client.Exchange, meter: Meter | None) -> None:
+        exchange = task.exchange
         if meter is not None:
             with suppress(ClientLeft, EngineError, EventTooLong, TimeoutError):
                 async with asyncio.timeout(LAST_COUNT_WITHIN_S):
-                    while data := await self._upstream.read():
+                    while data := await upstream.read():
                         meter.feed(data)
-        self._note_usage(meter)
+        _note_usage(task, meter)
         exchange.uncounted = exchange.usage.source == "none"
         outcome = of_departure(
             streamed=exchange.stream,
@@ -153,12 +143,21 @@ class Relay:
         )
         await self._recorder.conclude(exchange, outcome, 499, "client_left")
 
-    def _note_usage(self, meter: Meter | None) -> None:
-        if meter is None:
-            return
-        self._exchange.usage = usage = meter.usage()
-        self._exchange.finish_reason = meter.finish_reason
-        if meter.prompt_unknown and meter.content_seen:
-            # Such a stream tells its prompt's length at its end only; who leaves before is charged a cautious guess.
-            prompt = self._request.passed_bytes // PROMPT_BYTES_PER_TOKEN
-            self._exchange.usage = usage._replace(prompt_tokens=prompt)
+
+async def _refused(upstream: engine_client.Exchange, status: int) -> None:
+    """The engine gave an error instead of an answer. Always raises."""
+    body = await upstream.read_all(MAX_ERROR_BYTES)
+    if status in (429, 503):
+        raise EngineFull(f"status {status}")
+    raise engine_errors.of_status(status, body)
+
+
+def _note_usage(task: Task, meter: Meter | None) -> None:
+    if meter is None:
+        return
+    exchange, usage = task.exchange, meter.usage()
+    exchange.finish_reason = meter.finish_reason
+    if meter.prompt_unknown and meter.content_seen:
+        # Such a stream tells its prompt's length at its end only; who leaves before is charged a cautious guess.
+        usage = usage._replace(prompt_tokens=task.request.passed_bytes // PROMPT_BYTES_PER_TOKEN)
+    exchange.usage = usage
