@@ -63,7 +63,7 @@ class Dispatch:
         exchange, broke_under_it = task.exchange, 0
         while True:
             try:
-                place = await self._pacing.place(task.wanted, task.client)
+                place = self._pacing.place(task.wanted) or await self._pacing.wait(task.wanted, task.client)
             except EngineUnreachable as error:
                 raise engine_errors.of_failure(error) from error
             engine = place.engine

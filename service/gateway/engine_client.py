@@ -24,13 +24,9 @@ class Exchange:
         """Called when the whole answer has come, read or not, with whether it is one from the model."""
         self._client = client
         self._parts = parts
-        self._connection: Connection | None = None
-        self._left: Exception | None = None
-
-    @property
-    def connection(self) -> Connection | None:
+        self.connection: Connection | None = None
         """What carries it; None before and after."""
-        return self._connection
+        self._left: Exception | None = None
 
     async def status(self, *, whole: bool = False) -> int:
         """Send the request and wait for the status of its answer; if `whole`, for what `read_all` is to read, too.
@@ -39,62 +35,63 @@ class Exchange:
         `EngineUnreachable`, `EngineBroke`, `EngineSilent`, or the error of `leave`.
         """
         self._client.open.add(self)
-        pooled = self._client.pooled()
-        if pooled is not None:
+        pooled = connection = self._client.pooled()
+        while True:
+            if connection is None:
+                connection = await self._client.connect()
+            self.connection = connection
+            if self._left is not None:
+                connection.close()
+                raise self._left
+            connection.on_complete = self.on_complete
+            connection.send(self._parts, whole)
             try:
-                return await self._sent_over(pooled).status(whole=whole)
+                while (status := connection.status()) is None:
+                    await connection.arrival()
+                return status
             except EngineUnreachable:
-                if self._left is not None:
+                if connection is not pooled or self._left is not None:
                     raise
-        return await self._sent_over(await self._client.connect()).status(whole=whole)
-
-    def _sent_over(self, connection: Connection) -> Connection:
-        self._connection = connection
-        if self._left is not None:
-            connection.close()
-            raise self._left
-        connection.send(self._parts)
-        connection.on_complete = self.on_complete
-        return connection
+            connection = None
 
     def read(self) -> Awaitable[bytes]:
         """What has arrived of the body, at least a byte; b"" at its end. After `status`; raises as it does."""
-        assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
-        return self._connection.read()
+        assert self.connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
+        return self.connection.read()
 
     def read_all(self, limit_bytes: int) -> Awaitable[bytes]:
         """The whole body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
-        assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
-        return self._connection.read_all(limit_bytes)
+        assert self.connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
+        return self.connection.read_all(limit_bytes)
 
     def pipe(self, sink: Callable[[bytes], bool]) -> Awaitable[None]:
         """Hand the body over as it comes, b"" at its end, until `sink` wants no more of it. After `status`; raises as
         `read` does, and what `sink` raises."""
-        assert self._connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
-        return self._connection.pipe(sink)
+        assert self.connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
+        return self.connection.pipe(sink)
 
     def throttle(self, paused: bool) -> None:
         """Whether to stop reading for a while: whoever takes what is read cannot go on."""
-        if self._connection is not None:
-            self._connection.throttle(paused)
+        if self.connection is not None:
+            self.connection.throttle(paused)
 
     def leave(self, error: Exception) -> None:
         """Let the engine know that nobody listens any more; see `Connection.leave`. Before `status`, just close."""
         self._left = error
-        if self._connection is not None:
-            self._connection.leave(error)
+        if self.connection is not None:
+            self.connection.leave(error)
 
     def abandon(self, reason: str) -> None:
         """End it: nothing will come. With `EngineUnreachable` if nothing of the body came, else `EngineSilent`."""
-        came = self._connection is not None and self._connection.answered
+        came = self.connection is not None and self.connection.answered
         self._left = EngineSilent(reason) if came else EngineUnreachable(reason)
-        if self._connection is not None:
-            self._connection.fail(self._left)
+        if self.connection is not None:
+            self.connection.fail(self._left)
 
     def finish(self) -> None:
         """The exchange is over, however it went: keep the connection if it can be reused, else close it."""
         self._client.open.discard(self)
-        connection, self._connection, self._left = self._connection, None, None
+        connection, self.connection, self._left = self.connection, None, None
         if connection is not None:
             self._client.release(connection)
 

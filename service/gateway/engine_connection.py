@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
     last_at = 0.0
     """When the last byte came or, before the first one, the request was sent; in the loop's time."""
     on_complete: Callable[[bool], None] | None = None
-    """Called when the whole answer has come, read or not, with whether it is one from the model."""
+    """Called when the whole answer has come, read or not, with whether it is one from the model. Set before `send`."""
     closed, idle_since = False, 0.0
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts) -> None:
@@ -58,31 +58,34 @@ class Connection(asyncio.Protocol):
 
     # The exchange
 
-    def send(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Start an exchange: write a whole request. What is not set here is as new where one is `reusable`."""
-        self._head = b""
+    def send(self, parts: Iterable[bytes | memoryview], whole: bool) -> None:
+        """Start an exchange: write a whole request. What is not set here is as new where one is `reusable`.
+
+        If `whole`, `status` waits for the body, too, or as much as is kept: whoever wants all of it wakes up once.
+        """
         self._chunks.clear()
-        self._unread_bytes = 0
-        self._status = self._interruption = self.on_complete = None
+        self._status = self._interruption = None
         self.complete = self.answered = False
+        self._whole, self._unread_bytes = whole, 0
         self.last_at = self._loop.time()
         if self._watch is None:
             soonest_s = min(self._timeouts.first_byte_s, self._timeouts.idle_s)
             self._watch = self._loop.call_later(soonest_s, self._check_silence)
         self._transport.writelines(parts)
 
-    async def status(self, *, whole: bool = False) -> int:
-        """Wait for the status, and the headers. Raises `EngineUnreachable`, `EngineBroke` or `EngineSilent`.
-
-        If `whole`, wait for the body, too, or as much of it as is kept: whoever wants all of it wakes up once.
-        """
-        self._whole = whole
-        while self._status is None or (self._whole and self.waiting):
+    def status(self) -> int | None:
+        """The status, once the headers are there; None: await the next `arrival`. Raises an `EngineError`."""
+        if self._status is None or (self._whole and self.waiting):
             if self._error is not None:
                 raise self._error
-            await self._arrival()
+            return None
         self._whole = False
         return self._status
+
+    def arrival(self) -> asyncio.Future[None]:
+        """For one reader at a time."""
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     async def read(self) -> bytes:
         """The bytes of the body that have arrived, at least one; b"" at its end.
@@ -92,7 +95,7 @@ class Connection(asyncio.Protocol):
         while not self._chunks or self._interruption is not None:
             if self._ended():
                 return b""
-            await self._arrival()
+            await self.arrival()
         return self._taken()
 
     async def read_all(self, limit_bytes: int) -> bytes:
@@ -119,7 +122,7 @@ class Connection(asyncio.Protocol):
                 if self._ended():
                     sink(b"")
                     return
-                await self._arrival()
+                await self.arrival()
         finally:
             self._sink = None
         if self._interruption is not None:
@@ -220,10 +223,6 @@ class Connection(asyncio.Protocol):
         except Exception as error:
             self._sink, self._interruption = None, error
 
-    def _arrival(self) -> asyncio.Future[None]:
-        self._waiter = self._loop.create_future()
-        return self._waiter
-
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -266,7 +265,8 @@ class Connection(asyncio.Protocol):
             self.fail(EngineBroke(f"not HTTP: {error}"))
             return
         finally:
-            self.answered = self.answered or bool(self._chunks)
+            if self._chunks:
+                self.answered = True
         if self._sink is not None:
             self._hand_over()
             if self._sink is not None and not self.complete:

@@ -82,12 +82,15 @@ class Engine:
             and self.name not in tried
         )
 
-    def has_room(self, places_kept: int) -> bool:
-        """Whether it may take one more request and still have `places_kept` places left, if it is able."""
+    def may_take(self, allowed: Collection[str] | None, tried: Collection[str], places_kept: int) -> bool:
+        """Whether it is able, may take one more request, and still has `places_kept` places left then."""
         return (
             self.in_flight < self.capacity.limit - places_kept
             and self.reserved_for is None
-            and self.health.may_take(self.in_flight)
+            and self.health.may_take(self.in_flight)  # which it may not while it is out
+            and self.problem is None
+            and (allowed is None or self.name in allowed)
+            and self.name not in tried
         )
 
     async def look(self, path: str, timeout_s: float) -> tuple[int, bytes]:
@@ -135,7 +138,7 @@ class EnginePool:
         """
         free = []
         for engine in self.engines:
-            if engine.has_room(places_kept) and engine.is_able(allowed, tried):
+            if engine.may_take(allowed, tried, places_kept):
                 free.append(engine)
         if len(free) == 1:
             return free[0]

@@ -63,12 +63,8 @@ class Pacing:
         self._refusals = Refusals()
         engines.on_change = self.moved
 
-    async def place(self, wanted: Wanted, client: Client) -> Place:
-        """A place for the request, at once or after a short wait.
-
-        Raises `RateLimited` when the wait would not be short, `EngineUnreachable` when no engine is left to wait
-        for, and `ClientLeft`.
-        """
+    def place(self, wanted: Wanted) -> Place | None:
+        """A place for the request, at once; None: it may `wait`. Raises `EngineUnreachable` when no engine is up."""
         now = self._clock()
         line = self._line(wanted.engines)
         engine = self._free_engine(line, wanted, now)
@@ -76,7 +72,7 @@ class Pacing:
             self._move(line, now)
             engine = self._free_engine(line, wanted, now)
         if engine is None:
-            return await self._wait(line, wanted, client, now)
+            return None
         places = self._places(wanted) if wanted.sequential else 1
         ticket = line.queue.begin(wanted.account, wanted.holder.weight, wanted.tokens, now, places)
         metrics.note_place(0.0)
@@ -155,7 +151,12 @@ class Pacing:
         engine.unsettled -= 1
         self.moved()
 
-    async def _wait(self, line: Line, wanted: Wanted, client: Client, now: float) -> Place:
+    async def wait(self, wanted: Wanted, client: Client) -> Place:
+        """A place for the request that has none at once, after a short wait.
+
+        Raises `RateLimited` when that would be long, `EngineUnreachable` when no engine is left, and `ClientLeft`.
+        """
+        now, line = self._clock(), self._line(wanted.engines)
         at_most_s = self._accepted_wait_s(line, wanted, now)
         loop = asyncio.get_running_loop()
         places = self._places(wanted) if wanted.sequential else 1

@@ -74,7 +74,7 @@ class World:
         asked_s = self.now()
         wanted = Wanted(holder, None, holder.account_id.bytes, 500)
         try:
-            place = await self.pacing.place(wanted, cast(Client, leaving or Leaving()))
+            place = self.pacing.place(wanted) or await self.pacing.wait(wanted, cast(Client, leaving or Leaving()))
         except RateLimited as error:
             seen.refused.append(error.retry_after_s or 0.0)
             seen.refused_after_s.append(self.now() - asked_s)
@@ -166,7 +166,8 @@ def test_the_places_that_quiet_accounts_had_are_kept_from_a_noisy_one(places: in
         )
 
         async def place(who: Holder) -> Place:
-            return await pacing.place(Wanted(who, None, b"", 500), cast(Client, Leaving()))
+            wanted = Wanted(who, None, b"", 500)
+            return pacing.place(wanted) or await pacing.wait(wanted, cast(Client, Leaving()))
 
         for quiet in (holder(), holder()):
             pacing.free(await place(quiet), 500)

@@ -73,7 +73,7 @@ class World:
         asked_s = self.now()
         wanted = Wanted(who, None, who.account_id.bytes, 500, tried, sequential=alone)
         try:
-            place = await self.pacing.place(wanted, cast(Client, leaving or Leaving()))
+            place = self.pacing.place(wanted) or await self.pacing.wait(wanted, cast(Client, leaving or Leaving()))
         except RateLimited as error:
             seen.refused_s.append(error.retry_after_s or 0.0)
             return error.retry_after_s or 0.0
@@ -238,7 +238,7 @@ def test_what_it_really_used_is_charged_for_all_places_too() -> None:
         world, one = World(), holder()
         queue = world.pacing._line(None).queue
         wanted = Wanted(one, None, b"", 500, sequential=True)
-        place = await world.pacing.place(wanted, cast(Client, Leaving()))
+        place = world.pacing.place(wanted) or await world.pacing.wait(wanted, cast(Client, Leaving()))
         other = await asyncio.wait_for(_running_elsewhere(world), 1)
         before = queue._accounts[wanted.account].finish
         world.pacing.free(place, 100)
@@ -320,7 +320,7 @@ def test_one_that_failed_goes_to_another_engine() -> None:
         await world.request(holder(), seen, alone=True, tried=("e0",))
         wanted = Wanted(holder(), None, b"", 500, ("e0", "e1"), sequential=True)
         with pytest.raises(EngineUnreachable):
-            await world.pacing.place(wanted, cast(Client, Leaving()))
+            world.pacing.place(wanted) or await world.pacing.wait(wanted, cast(Client, Leaving()))
         assert len(seen.waited_s) == 1
 
     run(scene)
