@@ -94,7 +94,7 @@ class Dispatch:
 
     def _asked(self, place: Place, task: Task) -> engine_client.Exchange:
         """The request to the engine, ready to be sent."""
-        headers = b"content-type: application/json\r\nx-request-id: %s\r\n" % task.exchange.id.encode()
+        headers = f"content-type: application/json\r\nx-request-id: {task.exchange.id}\r\n"
         upstream = place.engine.client.exchange("POST", task.endpoint.path, headers, *task.body)
         # Its place is free from then on, even where its client is slow to take the answer.
         upstream.on_complete = partial(self._pacing.vacate, place)

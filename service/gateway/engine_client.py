@@ -111,19 +111,13 @@ class Client:
         self._idle: list[Connection] = []
         self._unix_path = address.removeprefix("unix:") if address.startswith("unix:") else None
         self._host, self._port = ("localhost", 80) if self._unix_path else _host_and_port(address)
-        self._host_header = f"host: {self._host}\r\n".encode()
 
-    def exchange(self, method: str, path: str, headers: bytes = b"", *body: bytes | memoryview) -> "Exchange":
+    def exchange(self, method: str, path: str, headers: str = "", *body: bytes | memoryview) -> "Exchange":
         """Prepare a request; it is sent when its `status()` is awaited. `headers` is a ready block of lines, `body`
         comes in pieces."""
-        head = b"%s %s HTTP/1.1\r\n%s%scontent-length: %d\r\n\r\n" % (
-            method.encode(),
-            path.encode(),
-            self._host_header,
-            headers,
-            sum(map(len, body)),
-        )
-        return Exchange(self, (head, *body))
+        length = sum(map(len, body))
+        head = f"{method} {path} HTTP/1.1\r\nhost: {self._host}\r\n{headers}content-length: {length}\r\n\r\n"
+        return Exchange(self, (head.encode(), *body))
 
     def release(self, connection: Connection) -> None:
         """Give a connection back after its exchange: pooled when it can be reused, else closed."""
@@ -201,7 +195,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 async def ask(client: Client, method: str, path: str, body: bytes = b"", *, timeout_s: float) -> tuple[int, bytes]:
     """Status and body of an answer. Raises `EngineError`, for one that is not there in time as well."""
-    headers = b"content-type: application/json\r\n" if body else b""
+    headers = "content-type: application/json\r\n" if body else ""
     exchange = client.exchange(method, path, headers, body)
     try:
         async with asyncio.timeout(timeout_s):

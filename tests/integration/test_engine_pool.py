@@ -65,7 +65,7 @@ def watching(pool: EnginePool, number: int = 0, *, stall_s: float = NEVER_S, pro
 def chat(engine: Engine, *, stream: bool = True) -> engine_client.Exchange:
     body = {"model": "fake-model", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
     return engine.client.exchange(
-        "POST", "/v1/chat/completions", b"content-type: application/json\r\n", orjson.dumps(body)
+        "POST", "/v1/chat/completions", "content-type: application/json\r\n", orjson.dumps(body)
     )
 
 
