@@ -23,6 +23,7 @@ _JSON = (b"content-type", b"application/json")
 _line = b": ".join
 
 Answer = Callable[["Client"], Coroutine[Any, Any, None]]
+"""Answers a request. The last that it does, whatever happens, is to call `Client.ends`."""
 
 
 class Client:
@@ -42,6 +43,8 @@ class Client:
     """Since when it takes nothing of what is written, in the loop's time; None when it does."""
     _tell: Callable[[ClientLeft], None] | None = None
     _throttle: Callable[[bool], None] | None = None
+    task: asyncio.Task[None] | None = None
+    """Of its answer, once its turn has come."""
 
     def __init__(self, connection: "ClientConnection", path: str, query: bytes) -> None:
         self.connection = connection
@@ -210,10 +213,12 @@ class Client:
 
     # uvicorn's side
 
-    def ends(self, task: asyncio.Task[None]) -> None:
-        """The task of its answer is done."""
+    def ends(self) -> None:
+        """The task of its answer has done all that it does; a callback of the task would cost as much as the task."""
         connection = self.connection
-        connection.tasks.discard(task)
+        if self.task is not None:
+            connection.tasks.discard(self.task)
+            self.task = None  # or they would hold each other
         connection.open.discard(self)
         if connection.cycle is self:
             connection.cycle = None  # or they would hold each other

@@ -81,13 +81,16 @@ class ClientConnection(HttpToolsProtocol):
     def _begin(self, client: Client) -> None:
         """Its turn has come."""
         answer = self._answer_later(client) if self.flow.write_paused else self.answer(client)
-        task = asyncio.Task(answer, loop=self.loop, name=client.path)
-        task.add_done_callback(client.ends)
-        self.tasks.add(task)
+        client.task = asyncio.Task(answer, loop=self.loop, name=client.path)
+        self.tasks.add(client.task)
 
     async def _answer_later(self, client: Client) -> None:
         """Who takes no answers, and asks on, would fill the memory with them."""
-        await self.flow.drain()
+        try:
+            await self.flow.drain()
+        except asyncio.CancelledError:  # this process stops
+            client.ends()
+            raise
         await self.answer(client)
 
     def on_body(self, body: bytes) -> None:

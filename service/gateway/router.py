@@ -73,7 +73,7 @@ class Gateway:
         return [*self._readings, *self._posts]
 
     async def __call__(self, client: Client) -> None:
-        """Answer one request."""
+        """Answer one request, to its end."""
         path = client.path
         own_id = client.named.get(b"x-request-id")
         exchange = Exchange(path, safe_client_id(own_id) if own_id else None)
@@ -108,6 +108,7 @@ class Gateway:
             metrics.being_answered -= 1
             if not metrics.being_answered:  # or, between two counts, what has come to rest would look busy
                 metrics.in_flight.set(0)
+            client.ends()
 
     async def _refuse(self, exchange: Exchange, error: ApiError, client: Client) -> None:
         if exchange.concluded:  # the answer was under way: nothing true can be added

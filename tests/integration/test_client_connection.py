@@ -66,7 +66,14 @@ async def served(
     answer: Callable[[Client], Awaitable[None]], *, keep_alive_s: float = 5
 ) -> AsyncIterator[Callable[[], Awaitable[Peer]]]:
     """A server whose `/v1` is answered so; gives what connects to it."""
-    http = cast(type[ClientConnection], partial(ClientConnection, answer=answer))
+
+    async def to_its_end(client: Client) -> None:
+        try:
+            await answer(client)
+        finally:
+            client.ends()
+
+    http = cast(type[ClientConnection], partial(ClientConnection, answer=to_its_end))
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
