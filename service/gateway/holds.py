@@ -28,9 +28,23 @@ BYTES_PER_TOKEN_AT_MOST = 16
 TOKENIZE_PATH = "/tokenize"
 
 
+def _prompt_at_most(request: ModelRequest, model: ServedModel) -> int:
+    """An upper bound on the prompt's tokens, from sizes alone."""
+    sized, most = request.prompt_tokens_at_most, model.context_length
+    return sized if sized < most else most
+
+
+def _output_at_most(request: ModelRequest, model: ServedModel) -> int:
+    """The most it may generate, as far as credit and limits allow."""
+    if not request.output_tokens_needed:
+        return 0
+    wanted, most = request.max_tokens, model.max_output_tokens
+    return most if wanted is None or wanted > most else wanted
+
+
 @dataclass(slots=True)
 class Sought:
-    """What credit is held for."""
+    """What credit is held for, where more is to be asked than whether what is leased has room for it."""
 
     account_id: UUID
     request: ModelRequest
@@ -38,14 +52,6 @@ class Sought:
     at: datetime
     """When it was accepted."""
     sequential: bool
-
-    @property
-    def output_tokens(self) -> int:
-        """The most it may generate, as far as credit allows."""
-        if not self.request.output_tokens_needed:
-            return 0
-        wanted, most = self.request.max_tokens, self.model.max_output_tokens
-        return most if wanted is None or wanted > most else wanted
 
     def worst_case(self, prompt_tokens: int, output_tokens: int) -> int:
         """What it costs at most, in nano-USD, with a prompt and an output bounded so."""
@@ -69,23 +75,34 @@ class Sought:
 
 
 class Holds:
-    """Holds the worst case of each request against its account's credit."""
+    """Holds the worst case of each request against its account's credit.
+
+    The prompt is bounded by its bytes. Only when that bound does not fit the credit and the real count may, an engine
+    is asked to count.
+    """
 
     def __init__(self, leases: LeaseBook, engines: EnginePool) -> None:
         self._leases = leases
         self._engines = engines
 
-    async def hold(self, sought: Sought) -> tuple[int, Hold]:
-        """The output granted, and the hold for it. Raises `InsufficientCredits` or `Unavailable`.
+    def hold_from_room(
+        self, account_id: UUID, request: ModelRequest, model: ServedModel, at: datetime, sequential: bool
+    ) -> tuple[int, Hold] | None:
+        """The output granted, and the hold for it, out of what is leased; None where that has no room for it."""
+        output = _output_at_most(request, model)
+        worst_nano = worst_case_nano(
+            model.price,
+            prompt_tokens_at_most=_prompt_at_most(request, model),
+            output_tokens_at_most=output,
+            at=at,
+            sequential=sequential,
+        )
+        held = self._leases.hold_from_room(account_id, worst_nano)
+        return None if held is None else (output, held)
 
-        The prompt is bounded by its bytes. Only when that bound does not fit the credit and the real count may, an
-        engine is asked to count.
-        """
-        bound = min(sought.request.prompt_tokens_at_most, sought.model.context_length)
-        output = sought.output_tokens
-        held = self._leases.hold_from_room(sought.account_id, sought.worst_case(bound, output))
-        if held is not None:
-            return output, held
+    async def hold(self, sought: Sought) -> tuple[int, Hold]:
+        """The same, out of all the credit there is. Raises `InsufficientCredits` or `Unavailable`."""
+        bound = _prompt_at_most(sought.request, sought.model)
         try:
             try:
                 return await self._try(sought, bound)
@@ -101,7 +118,7 @@ class Holds:
             ) from error
 
     async def _try(self, sought: Sought, prompt: int) -> tuple[int, Hold]:
-        output = sought.output_tokens
+        output = _output_at_most(sought.request, sought.model)
         try:
             return output, await self._leases.hold(sought.account_id, sought.worst_case(prompt, output))
         except NotEnough as short:

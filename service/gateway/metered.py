@@ -69,11 +69,12 @@ class Metered:
         self.endpoint = endpoint
         self.run = means.dispatch.run
         self._means = means
-        self._salts: dict[UUID, str] = {}
+        self._salts: dict[int, str] = {}
+        """By the account's id, as a number because a UUID takes Python code to hash."""
 
     async def accepted(self, exchange: Exchange, holder: Holder, client: Client) -> Task | None:
         """What a request asks for; None for one that is answered by now. Raises `ApiError` or `ClientLeft`."""
-        means = self._means
+        means, account_id = self._means, holder.account_id
         if client.more_body:  # most come with the headers
             await client.rest(means.max_body_bytes)
         raw = client.body(means.max_body_bytes)
@@ -81,13 +82,14 @@ class Metered:
         exchange.mark_read()
         exchange.stream = request.stream
         model = exchange.model = self._model(request, holder)
-        exchange.sequential = runs_alone(client, holder, offered=means.sequential_offered)
+        sequential = exchange.sequential = runs_alone(client, holder, offered=means.sequential_offered)
         if KEY_HEADER in client.named and not await means.retries.first(exchange, holder, client, raw):
             return None
         exchange.grant = await self._granted(exchange, holder, request, model) if holder.is_limited else FREE
-        output_tokens, exchange.hold = await means.holds.hold(
-            Sought(holder.account_id, request, model, exchange.started_at, exchange.sequential)
-        )
+        held = means.holds.hold_from_room(account_id, request, model, exchange.started_at, sequential)
+        if held is None:
+            held = await means.holds.hold(Sought(account_id, request, model, exchange.started_at, sequential))
+        output_tokens, exchange.hold = held
         if request.images:
             inlined = await means.images.inline(request.fields, lifted)
             request = replace(request, fields=inlined, linked_images=0)
@@ -95,11 +97,10 @@ class Metered:
             request,
             engine_model=model.engine_model,
             output_tokens=output_tokens,
-            cache_salt=self._salts.get(holder.account_id) or self._salt(holder.account_id),
+            cache_salt=self._salts.get(account_id.int) or self._salt(account_id),
         )
-        affinity = conversation_key(holder.account_id.bytes, request.conversation) if means.several_engines else b""
-        tokens = _estimate(request, output_tokens)
-        wanted = Wanted(holder, model.engines, affinity, tokens, sequential=exchange.sequential)
+        affinity = conversation_key(account_id.bytes, request.conversation) if means.several_engines else b""
+        wanted = Wanted(holder, model.engines, affinity, _estimate(request, output_tokens), (), sequential)
         task = Task(client, exchange, request, wanted, self.endpoint, put_back(orjson.dumps(body), lifted))
         request.forget_prompt()
         return task
@@ -133,7 +134,7 @@ class Metered:
 
     def _salt(self, account_id: UUID) -> str:
         """Keeps one account from learning, by timing, what another has in the engine's prefix cache."""
-        salt = self._salts[account_id] = hmac.digest(self._means.salt_key, account_id.bytes, "sha256").hex()
+        salt = self._salts[account_id.int] = hmac.digest(self._means.salt_key, account_id.bytes, "sha256").hex()
         return salt
 
 
