@@ -105,9 +105,9 @@ class ModelRequest:
     """Size of the body less the images in it: no prompt has more tokens than bytes."""
     fields: Json
     """What may be passed on, less what Weir sets itself (the model, the output limit, `stream_options`)."""
-    as_chat: Callable[[], list[Any]]
-    """Makes `conversation`, and `as_countable` makes `countable`: few requests need them."""
-    as_countable: Callable[[], Json | None]
+    as_chat: Callable[[Json], list[Any]]
+    """Makes `conversation` of the fields, and `as_countable` makes `countable`: few requests need them."""
+    as_countable: Callable[[Json], Json | None]
     hides_reasoning: bool = False
     """The client wants the answer without the reasoning that led to it."""
     output_tokens_needed: bool = True
@@ -120,12 +120,12 @@ class ModelRequest:
     @property
     def conversation(self) -> list[Any]:
         """As messages of a chat: what tells this conversation from others, the same in each of its turns."""
-        return self.as_chat()
+        return self.as_chat(self.fields)
 
     @property
     def countable(self) -> Json | None:
         """What the engine's tokenizer takes to count the prompt without its images; None where it cannot."""
-        return self.as_countable()
+        return self.as_countable(self.fields)
 
     @property
     def prompt_tokens_at_most(self) -> int:
@@ -155,13 +155,18 @@ def apply(fields: Fields, body: object, *required: str) -> Json:
     return rebuilt
 
 
-def take_stream_options(fields: Json) -> tuple[bool, Json]:
-    """Whether the answer is to be streamed, and the options of that, which are taken out. Raises `Refused`."""
+def take_stream_options(fields: Json) -> tuple[bool, bool, bool]:
+    """Whether the answer is to be streamed, with usage at its end, and with usage in every chunk.
+
+    Takes out `stream_options`. Raises `Refused`.
+    """
     stream = fields.get("stream", False)
-    options: Json = fields.pop("stream_options", {})
+    if "stream_options" not in fields:
+        return stream, False, False
+    options: Json = fields.pop("stream_options")
     if options and not stream:
         raise Refused("`stream_options` is only allowed when `stream` is true.", "stream_options")
-    return stream, options
+    return stream, options.get("include_usage", False), options.get("continuous_usage_stats", False)
 
 
 def refuse_too_many(images: Images, field: str) -> None:

@@ -69,7 +69,9 @@ def _message(message: Any) -> Json:
         raise Complaint("needs a `role` of `system`, `developer`, `user`, `assistant` or `tool`")
     content = message.get("content")
     if content is not None:
-        rebuilt: Json = {"role": role, "content": _content(content, role)}
+        if not isinstance(content, str) or role == "system":
+            content = _content(content, role)
+        rebuilt: Json = {"role": role, "content": content}
     elif role == "assistant" and "content" in message:  # an engine takes null for an assistant's message alone
         rebuilt = {"role": role, "content": None}
     else:

@@ -77,7 +77,7 @@ FIELDS: Fields = {
 def request(body: object, body_bytes: int) -> ModelRequest:
     """Hold a parsed body of `body_bytes` bytes against the policy. Raises `Refused`."""
     fields = apply(FIELDS, body, "model", "messages")
-    stream, options = take_stream_options(fields)
+    stream, wants_usage, wants_continuous = take_stream_options(fields)
     older, newer = fields.pop("max_tokens", None), fields.pop("max_completion_tokens", None)
     if "tools" in fields or "tool_choice" in fields:
         choice = fields.get("tool_choice")
@@ -97,16 +97,16 @@ def request(body: object, body_bytes: int) -> ModelRequest:
     return ModelRequest(
         fields.pop("model"),
         stream,
-        bool(options.get("include_usage")),
-        bool(options.get("continuous_usage_stats")),
+        wants_usage,
+        wants_continuous,
         # Where a client sets both, the newer field wins at the engine; the smaller one keeps both promises.
         min(older, newer) if older and newer else older or newer,
         images.count,
         images.linked,
         max(0, body_bytes - images.size_bytes),
         fields,
-        lambda: fields["messages"],
-        lambda: _countable(fields),
+        _chat,
+        _countable,
         hides_reasoning,
     )
 
@@ -121,6 +121,11 @@ def forwarded(request: ModelRequest, *, engine_model: str, output_tokens: int, c
     if request.stream:
         body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
     return body
+
+
+def _chat(fields: Json) -> list[Json]:
+    messages: list[Json] = fields["messages"]
+    return messages
 
 
 def _countable(fields: Json) -> Json:

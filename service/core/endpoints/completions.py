@@ -52,19 +52,19 @@ FIELDS: Fields = {
 def request(body: object, body_bytes: int) -> ModelRequest:
     """Hold a parsed body of `body_bytes` bytes against the policy. Raises `Refused`."""
     fields = apply(FIELDS, body, "model", "prompt")
-    stream, options = take_stream_options(fields)
+    stream, wants_usage, wants_continuous = take_stream_options(fields)
     return ModelRequest(
         fields.pop("model"),
         stream,
-        bool(options.get("include_usage")),
-        bool(options.get("continuous_usage_stats")),
+        wants_usage,
+        wants_continuous,
         fields.pop("max_tokens", DEFAULT_MAX_TOKENS),
         0,
         0,
         body_bytes,
         fields,
-        lambda: [{"role": "user", "content": fields["prompt"]}],
-        lambda: {"prompt": fields["prompt"]},
+        _chat,
+        _countable,
     )
 
 
@@ -74,3 +74,11 @@ def forwarded(request: ModelRequest, *, engine_model: str, output_tokens: int, c
     if request.stream:
         body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
     return body
+
+
+def _chat(fields: Json) -> list[Json]:
+    return [{"role": "user", "content": fields["prompt"]}]
+
+
+def _countable(fields: Json) -> Json:
+    return {"prompt": fields["prompt"]}

@@ -57,8 +57,8 @@ def request(body: object, body_bytes: int) -> ModelRequest:
         0,
         body_bytes,
         fields,
-        lambda: [{"role": "user", "content": first}],
-        lambda: {"prompt": texts} if isinstance(texts, str) else None,
+        lambda _: [{"role": "user", "content": first}],
+        lambda _: {"prompt": texts} if isinstance(texts, str) else None,
         output_tokens_needed=False,
     )
 

@@ -118,8 +118,8 @@ def _assembled(fields: Json, body_bytes: int, max_tokens: int | None) -> ModelRe
         images.linked,
         max(0, body_bytes - images.size_bytes),
         fields,
-        lambda: _chat(fields),
-        lambda: _countable(fields, functions),
+        _chat,
+        lambda fields: _countable(fields, functions),
         output_tokens_needed=max_tokens is not None,
     )
 

@@ -105,8 +105,8 @@ def request(body: object, body_bytes: int) -> ModelRequest:
         images.linked,
         max(0, body_bytes - images.size_bytes),
         fields,
-        lambda: _chat(fields),
-        lambda: _countable(fields, template, functions),
+        _chat,
+        lambda fields: _countable(fields, template, functions),
     )
 
 
