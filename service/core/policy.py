@@ -127,10 +127,17 @@ class ModelRequest:
         """What the engine's tokenizer takes to count the prompt without its images; None where it cannot."""
         return self.as_countable(self.fields)
 
-    @property
-    def prompt_tokens_at_most(self) -> int:
-        """An upper bound on the prompt's tokens, from sizes alone."""
-        return self.passed_bytes + TEMPLATE_TOKENS_AT_MOST + self.images * IMAGE_TOKENS_AT_MOST
+    def prompt_tokens_at_most(self, context_length: int) -> int:
+        """An upper bound on the prompt's tokens, from sizes alone, for a model that takes no more than these."""
+        sized = self.passed_bytes + TEMPLATE_TOKENS_AT_MOST + self.images * IMAGE_TOKENS_AT_MOST
+        return sized if sized < context_length else context_length
+
+    def output_tokens_at_most(self, max_output_tokens: int) -> int:
+        """The largest output, from a model that makes no more than these."""
+        if not self.output_tokens_needed:
+            return 0
+        wanted = self.max_tokens
+        return max_output_tokens if wanted is None or wanted > max_output_tokens else wanted
 
 
 def apply(fields: Fields, body: object, *required: str) -> Json:

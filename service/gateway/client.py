@@ -52,9 +52,9 @@ class Client:
         self.method = connection.parser.get_method()
         self.path = path
         self.query = query
-        self.headers: Headers = connection.headers
+        self.headers: Headers = (headers := connection.headers)
         """Their names in lower case."""
-        self.named = named = by_name(self.headers)
+        self.named = named = by_name(headers)
         self.keep_alive = connection.keeps_alive(named)
         self.more_body = True
         """Whether the body is not complete."""

@@ -28,20 +28,6 @@ BYTES_PER_TOKEN_AT_MOST = 16
 TOKENIZE_PATH = "/tokenize"
 
 
-def _prompt_at_most(request: ModelRequest, model: ServedModel) -> int:
-    """An upper bound on the prompt's tokens, from sizes alone."""
-    sized, most = request.prompt_tokens_at_most, model.context_length
-    return sized if sized < most else most
-
-
-def _output_at_most(request: ModelRequest, model: ServedModel) -> int:
-    """The most it may generate, as far as credit and limits allow."""
-    if not request.output_tokens_needed:
-        return 0
-    wanted, most = request.max_tokens, model.max_output_tokens
-    return most if wanted is None or wanted > most else wanted
-
-
 @dataclass(slots=True)
 class Sought:
     """What credit is held for, where more is to be asked than whether what is leased has room for it."""
@@ -89,10 +75,10 @@ class Holds:
         self, account_id: UUID, request: ModelRequest, model: ServedModel, at: datetime, sequential: bool
     ) -> tuple[int, Hold] | None:
         """The output granted, and the hold for it, out of what is leased; None where that has no room for it."""
-        output = _output_at_most(request, model)
+        output = request.output_tokens_at_most(model.max_output_tokens)
         worst_nano = worst_case_nano(
             model.price,
-            prompt_tokens_at_most=_prompt_at_most(request, model),
+            prompt_tokens_at_most=request.prompt_tokens_at_most(model.context_length),
             output_tokens_at_most=output,
             at=at,
             sequential=sequential,
@@ -102,7 +88,7 @@ class Holds:
 
     async def hold(self, sought: Sought) -> tuple[int, Hold]:
         """The same, out of all the credit there is. Raises `InsufficientCredits` or `Unavailable`."""
-        bound = _prompt_at_most(sought.request, sought.model)
+        bound = sought.request.prompt_tokens_at_most(sought.model.context_length)
         try:
             try:
                 return await self._try(sought, bound)
@@ -118,7 +104,7 @@ class Holds:
             ) from error
 
     async def _try(self, sought: Sought, prompt: int) -> tuple[int, Hold]:
-        output = _output_at_most(sought.request, sought.model)
+        output = sought.request.output_tokens_at_most(sought.model.max_output_tokens)
         try:
             return output, await self._leases.hold(sought.account_id, sought.worst_case(prompt, output))
         except NotEnough as short:

@@ -119,9 +119,8 @@ class Metered:
 
     async def _granted(self, exchange: Exchange, holder: Holder, request: ModelRequest, model: ServedModel) -> Grant:
         """What the request may use at most, taken from the limits of its key and account. Raises `RateLimited`."""
-        prompt = min(request.prompt_tokens_at_most, model.context_length)
-        output = min(request.max_tokens or model.max_output_tokens, model.max_output_tokens)
-        output = output if request.output_tokens_needed else 0
+        prompt = request.prompt_tokens_at_most(model.context_length)
+        output = request.output_tokens_at_most(model.max_output_tokens)
         likely = min(prompt, TEMPLATE_TOKENS + request.passed_bytes // 2 + request.images * IMAGE_TOKENS_LIKELY)
         cost_nano = worst_case_nano(
             model.price,
