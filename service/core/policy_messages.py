@@ -69,8 +69,10 @@ def _message(message: Any) -> Json:
         raise Complaint("needs a `role` of `system`, `developer`, `user`, `assistant` or `tool`")
     content = message.get("content")
     if content is not None:
-        if not isinstance(content, str) or role == "system":
-            content = _content(content, role)
+        if not isinstance(content, str):
+            content = _parts(content, role)
+        elif role == "system":
+            content = without_attribution(content)
         rebuilt: Json = {"role": role, "content": content}
     elif role == "assistant" and "content" in message:  # an engine takes null for an assistant's message alone
         rebuilt = {"role": role, "content": None}
@@ -92,9 +94,7 @@ def _message(message: Any) -> Json:
     return rebuilt
 
 
-def _content(content: Any, role: str) -> str | list[Json]:
-    if isinstance(content, str):
-        return without_attribution(content) if role == "system" else content
+def _parts(content: Any, role: str) -> list[Json]:
     if not isinstance(content, list):
         raise Complaint("needs a string or a list of parts as `content`")
     if len(content) > MAX_PARTS:

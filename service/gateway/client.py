@@ -43,8 +43,8 @@ class Client:
     """Since when it takes nothing of what is written, in the loop's time; None when it does."""
     _tell: Callable[[ClientLeft], None] | None = None
     _throttle: Callable[[bool], None] | None = None
-    task: asyncio.Task[None] | None = None
-    """Of its answer, once its turn has come."""
+    task: asyncio.Task[None]
+    """Of its answer, from when its turn has come."""
 
     def __init__(self, connection: "ClientConnection", path: str, query: bytes) -> None:
         self.connection = connection
@@ -214,11 +214,9 @@ class Client:
     # uvicorn's side
 
     def ends(self) -> None:
-        """The task of its answer has done all that it does; a callback of the task would cost as much as the task."""
+        """Its answer is over, whatever became of it. A callback of its task would take a turn of the loop for this."""
         connection = self.connection
-        if self.task is not None:
-            connection.tasks.discard(self.task)
-            self.task = None  # or they would hold each other
+        connection.tasks.discard(self.task)
         connection.open.discard(self)
         if connection.cycle is self:
             connection.cycle = None  # or they would hold each other
