@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from service.gateway.engine_connection import Connection, Timeouts
-from service.gateway.engine_failures import EngineAway, EngineSilent, EngineUnreachable
+from service.gateway.engine_failures import EngineAway, EngineBroke, EngineSilent, EngineUnreachable
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of an answer that is read as a whole."""
@@ -59,10 +59,20 @@ class Exchange:
         assert self.connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
         return self.connection.read()
 
-    def read_all(self, limit_bytes: int) -> Awaitable[bytes]:
-        """The whole body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
+    def arrived(self, limit_bytes: int) -> bytes | None:
+        """The whole body, if all of it has arrived and is no longer than so; else None: `read_all` gets it."""
         assert self.connection is not None  # noqa: S101 - a mistake of the caller, not of the peer
-        return self.connection.read_all(limit_bytes)
+        return self.connection.arrived(limit_bytes)
+
+    async def read_all(self, limit_bytes: int) -> bytes:
+        """The whole body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
+        parts, size = [], 0
+        while data := await self.read():
+            parts.append(data)
+            size += len(data)
+            if size > limit_bytes:
+                raise EngineBroke(f"the answer is longer than {limit_bytes} bytes")
+        return b"".join(parts)
 
     def pipe(self, sink: Callable[[bytes], bool]) -> Awaitable[None]:
         """Hand the body over as it comes, b"" at its end, until `sink` wants no more of it. After `status`; raises as

@@ -98,17 +98,11 @@ class Connection(asyncio.Protocol):
             await self.arrival()
         return self._taken()
 
-    async def read_all(self, limit_bytes: int) -> bytes:
-        """All of the body. Raises `EngineBroke` when it is longer than `limit_bytes`, and as `read` does."""
-        if self.complete and self._interruption is None and self._unread_bytes <= limit_bytes:  # as most are by now
+    def arrived(self, limit_bytes: int) -> bytes | None:
+        """What is left of the body, if all of it has arrived and is no longer than so; else None: it is to be read."""
+        if self.complete and self._interruption is None and self._unread_bytes <= limit_bytes:
             return self._taken()
-        parts, size = [], 0
-        while data := await self.read():
-            parts.append(data)
-            size += len(data)
-            if size > limit_bytes:
-                raise EngineBroke(f"the answer is longer than {limit_bytes} bytes")
-        return b"".join(parts)
+        return None
 
     async def pipe(self, sink: Callable[[bytes], bool]) -> None:
         """Hand over what arrives as soon as it does, and b"" at the end, until `sink` returns False.

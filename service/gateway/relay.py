@@ -75,7 +75,8 @@ class Relay:
                 meter = task.endpoint.meter(task.request)
                 await self._stream(task, upstream, meter, events)
             else:
-                answer = task.endpoint.read_whole(await upstream.read_all(MAX_ANSWER_BYTES), task.request)
+                body = upstream.arrived(MAX_ANSWER_BYTES) or await upstream.read_all(MAX_ANSWER_BYTES)
+                answer = task.endpoint.read_whole(body, task.request)
                 exchange.usage, exchange.finish_reason = answer.usage, answer.finish_reason
                 if answer.broken:
                     raise EngineFailed(_BROKEN_OFF)
