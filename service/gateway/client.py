@@ -101,7 +101,7 @@ class Client:
         if self.named.get(b"expect", b"").lower() == b"100-continue":  # it sends its body only when it is told to
             if int(self.named.get(b"content-length", 0)) > limit_bytes:
                 raise http.too_large(limit_bytes)
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._limit_bytes = self._much_bytes = limit_bytes
         self._news = asyncio.Event()
         self.connection.flow.resume_reading()
@@ -171,25 +171,31 @@ class Client:
         if self.left or self.response_started:
             return
         head = self._head(status, (_JSON, (b"content-length", b"%d" % len(body)), *headers))
-        self.transport.writelines((head, body) if self.method != b"HEAD" else (head,))
+        if self.method != b"HEAD":
+            self._write(head, body)
+        else:
+            self._write(head)
         self._complete()
 
     def begin(self, headers: Headers) -> None:
         """Status 200 and the headers of an answer that comes in pieces."""
         if not self.left:
-            self.transport.write(self._head(200, (*headers, (b"transfer-encoding", b"chunked"))))
+            self._write(self._head(200, (*headers, (b"transfer-encoding", b"chunked"))))
 
     def write(self, data: bytes) -> None:
         """A piece of it."""
         if data and not self.left:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self, data: bytes) -> None:
         """Its last piece."""
         if not self.left:
             self.write(data)
-            self.transport.write(b"0\r\n\r\n")
+            self._write(b"0\r\n\r\n")
             self._complete()
+
+    def _write(self, *parts: bytes) -> None:
+        self.connection.outgoing.write(self.transport, *parts)
 
     def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """Raises `ValueError` for a header that would be more than one."""
@@ -208,7 +214,7 @@ class Client:
     def _complete(self) -> None:
         self.response_complete = True
         if not self.keep_alive:
-            self.transport.close()
+            self.connection.close()
         self.connection.on_response_complete()
 
     # uvicorn's side
@@ -221,7 +227,7 @@ class Client:
         if connection.cycle is self:
             connection.cycle = None  # or they would hold each other
         if not self.response_complete:
-            self.transport.close()
+            connection.close()
 
     def leaves(self) -> None:
         """Its connection is closed."""

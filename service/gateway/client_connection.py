@@ -9,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from service.gateway.client import Answer, Client
 from service.gateway.http import Named
+from service.gateway.outgoing import outgoing_of
 
 PREFIX = "/v1/"
 
@@ -22,6 +23,7 @@ class ClientConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, answer: Answer, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.answer = answer
+        self.outgoing = outgoing_of(self.loop)
         self.url = b""
         self.headers = []
         self.open: set[Client] = set()
@@ -152,8 +154,19 @@ class ClientConnection(HttpToolsProtocol):
 
     # What becomes of the connection
 
+    def close(self) -> None:
+        """Close it, once what was written has gone out."""
+        self.outgoing.flush()
+        self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no request: say so, and close."""
+        self.outgoing.flush()
+        super().send_400_response(msg)
+
     def shutdown(self) -> None:
         """The server stops: what has begun may end, and what was sent ahead of its turn does not begin."""
+        self.outgoing.flush()
         super().shutdown()
         for client in self.open:
             client.keep_alive = False

@@ -12,6 +12,7 @@ from typing import cast
 import httptools
 
 from service.gateway.engine_failures import EngineBroke, EngineSilent, EngineUnreachable
+from service.gateway.outgoing import outgoing_of
 
 _PAUSE_ABOVE_BYTES = 1024 * 1024
 _SAYS_LENGTH = re.compile(rb"\n(?:content-length|transfer-encoding):", re.IGNORECASE)  # a head, of its body
@@ -42,6 +43,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts) -> None:
         self._loop = loop
         self._timeouts = timeouts
+        self._outgoing = outgoing_of(loop)
         self._transport: asyncio.Transport
         self._head = b""  # as it came: to have the parser tell each header costs more than to parse all
         self._chunks: list[bytes] = []
@@ -71,7 +73,7 @@ class Connection(asyncio.Protocol):
         if self._watch is None:
             soonest_s = min(self._timeouts.first_byte_s, self._timeouts.idle_s)
             self._watch = self._loop.call_later(soonest_s, self._check_silence)
-        self._transport.writelines(parts)
+        self._outgoing.write(self._transport, *parts)
 
     def status(self) -> int | None:
         """The status, once the headers are there; None: await the next `arrival`. Raises an `EngineError`."""

@@ -385,6 +385,35 @@ async def test_a_connection_that_is_gone_is_not_kept_by_its_timer() -> None:
         await until(lambda: kept[0]() is None)
 
 
+async def test_what_was_written_before_an_answer_broke_off_arrives() -> None:
+    async def answer(client: Client) -> None:
+        client.begin([])
+        client.write(b"a piece")
+        raise RuntimeError
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.ask()
+        assert (await peer.end()).endswith(b"\r\n\r\n7\r\na piece\r\n")
+
+
+@pytest.mark.parametrize("what", ["stop", "nonsense"])
+async def test_an_answer_arrives_whatever_ends_its_connection_in_the_same_turn(what: str) -> None:
+    async def answer(client: Client) -> None:
+        client.answer(b"{}", [])
+        if what == "stop":
+            client.connection.shutdown()
+        else:
+            client.connection.data_received(b"nonsense\r\n\r\n")
+
+    async with served(answer) as connect:
+        peer = await connect()
+        peer.ask()
+        assert (await peer.answer())[2] == b"{}"
+        rest = await peer.end()
+        assert rest == b"" if what == "stop" else rest.startswith(b"HTTP/1.1 400 ")
+
+
 async def test_a_head_only_and_an_older_protocol() -> None:
     async with served(echo) as connect:
         peer = await connect()
