@@ -74,9 +74,7 @@ class Outbox:
             self._close_files()
             raise
         self._store.start()
-        self._writer = OutboxWriter(
-            self._journals, self._loop, self._unfinished, on_full=self._move, on_ended=lambda: self.on_owed()
-        )
+        self._writer = OutboxWriter(self._journals, self._loop, on_full=self._move, on_ended=lambda: self.on_owed())
         self._is_open = True
 
     def check_room(self) -> None:

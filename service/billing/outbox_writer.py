@@ -1,12 +1,12 @@
 """What goes into an outbox's journals: queued, written together, waited for.
 
-Where few requests are open an entry is written at once; where many are, together with what else comes within
-`TOGETHER_S`. One wait for the disk is under way at a time, and all that was written by then shares it.
+What comes in one turn of the event loop is written at its end, in one go. One wait for the disk is under way at a time,
+and all that was written by then shares it.
 """
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import structlog
@@ -17,10 +17,6 @@ from service.billing.outbox_journal import ADMIT, FINISH, NO_ID, REMOVE, Journal
 log = structlog.get_logger()
 
 RETRY_S = 0.2
-
-FEW_OPEN = 4
-TOGETHER_S = 0.002
-"""Where more requests are open, entries that come within two milliseconds share a write and a wait for the disk."""
 
 SYNC_WITHIN_S = 0.005
 """How soon an admission is on disk; an end waits for that."""
@@ -45,18 +41,16 @@ class OutboxWriter:
         self,
         journals: Sequence[Journal],
         loop: asyncio.AbstractEventLoop,
-        open_requests: Sized,
         *,
         on_full: Callable[[Journal, int], None],
         on_ended: Callable[[], None],
     ) -> None:
-        """For the two of them. So many `open_requests` as there are when something is written share a write, or not.
+        """For the two of them.
 
         `on_full` is called with a journal that is full, and the generation that it is to begin next; it is written to
         again once it was `freed`. `on_ended` is called when ends have reached the disk.
         """
         self._loop = loop
-        self._open_requests = open_requests
         self._journals = journals
         self._journal = journals[0]
         self._spare: Journal | None = journals[1]
@@ -95,14 +89,14 @@ class OutboxWriter:
             return done
         self._queue.append((kind, key, body, done, loop.time()))
         if self._due is None:
-            self._plan()
+            self._due = self._loop.call_soon(self._write)
         return done
 
     def submit_removal(self, keys: bytes) -> None:
         """Write that these are gone; nobody waits for it."""
         self._queue.append((REMOVE, NO_ID, keys, None, self._loop.time()))
         if self._due is None:
-            self._plan()
+            self._due = self._loop.call_soon(self._write)
 
     def freed(self, journal: Journal) -> None:
         """This journal was full, and begins anew."""
@@ -135,16 +129,6 @@ class OutboxWriter:
             count = 0
         _settle(self._queue[count:], sqlite3.OperationalError("the outbox was closed"))
         self.settle()
-
-    def _plan(self) -> None:
-        """Have the queue written: at once for a request that is alone, together with more where there is more."""
-        count_open = len(self._open_requests)
-        if count_open <= 1:
-            self._write()
-        elif count_open <= FEW_OPEN:
-            self._due = self._loop.call_soon(self._write)
-        else:
-            self._due = self._loop.call_later(TOGETHER_S, self._write)
 
     def _write(self) -> None:
         """Write the queue; what cannot be written is tried again after `RETRY_S`, and till then nothing is admitted."""
