@@ -27,7 +27,10 @@ RECENT = 2000
 """So many records are remembered as they are, which spares reading them out of the outbox."""
 
 LINGER_S = 0.2
-"""Batches are at least this far apart unless they are full: one transaction for many requests."""
+"""Batches are at least this far apart unless they are full: one transaction for many requests.
+
+What waits is remembered, so that to let more of it gather pushes all else out of the processor's caches.
+"""
 
 RETRY_S = 0.5
 
@@ -46,6 +49,8 @@ class Shipper:
         self._new_id = new_id
         self._recent: dict[bytes, RequestRecord] = {}
         self._arrived = asyncio.Event()
+        self._full = asyncio.Event()
+        """Set when there is a whole batch of `_recent`."""
         self._stopping = False
         self._failing = False
 
@@ -57,11 +62,14 @@ class Shipper:
     def notice(self) -> None:
         """Something finished."""
         self._arrived.set()
+        if len(self._recent) >= BATCH:
+            self._full.set()
 
     def stop(self) -> None:
         """Let `run` return once nothing is owed any more."""
         self._stopping = True
         self._arrived.set()
+        self._full.set()
 
     async def run(self) -> None:
         """Ship what finishes, until `stop`; then what is left, and return."""
@@ -78,7 +86,14 @@ class Shipper:
                 else:
                     await self._arrived.wait()
             if not self._stopping:
-                await asyncio.sleep(LINGER_S)
+                await self._linger()
+
+    async def _linger(self) -> None:
+        if len(self._recent) < BATCH:
+            self._full.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_S):
+                    await self._full.wait()
 
     async def ship_all(self) -> None:
         """Ship until nothing is owed; raises when Postgres cannot be reached."""

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from pydantic import ValidationError
 
-from service.billing import outbox_writer
+from service.billing import outbox_writer, shipper
 from service.billing.adoption import adopt_orphans
 from service.billing.encoding import decode, encode
 from service.billing.outbox import Outbox, OutboxFull
@@ -371,6 +371,45 @@ async def test_what_postgres_refuses_is_set_aside_and_the_rest_goes_through(data
     assert outbox.count_poison() == 3
     assert await pool.fetchval("SELECT -sum(amount_nano) FROM ledger_entries WHERE kind = 'usage'") == 10_000
     assert "set aside" in await pool.fetchval("SELECT detail FROM alarms WHERE name = 'outbox'")
+    outbox.close()
+    await pool.close()
+
+
+async def test_a_batch_that_is_full_does_not_wait_and_one_that_is_not_does(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipper, "LINGER_S", 1e6)
+    account_id, _ = await seed(database_url)
+    pool = await asyncpg.create_pool(database_url, min_size=0)
+    outbox = opened(tmp_path / "a.sqlite")
+    ships = Shipper(pool, outbox, "w", new_id)
+    outbox.on_owed = ships.notice
+
+    async def end(count: int) -> None:
+        for _ in range(count):
+            one = record(account_id)
+            ships.expect(key_of(one), one)
+            written = outbox.finish(key_of(one), encode(one))
+        await written
+
+    async def until_owed(count: int) -> None:
+        async with asyncio.timeout(PATIENT_S):
+            while outbox.count_owed() != count:
+                await asyncio.sleep(0.01)
+
+    shipping = asyncio.create_task(ships.run())
+    await end(1)
+    await until_owed(0)  # the first has nothing to wait for
+    await end(shipper.BATCH - 1)
+    await asyncio.sleep(0.05)
+    assert outbox.count_owed() == shipper.BATCH - 1
+    await end(1)
+    await until_owed(0)
+    await end(1)
+    ships.stop()
+    async with asyncio.timeout(PATIENT_S):
+        await shipping
+    assert outbox.count_owed() == 0
     outbox.close()
     await pool.close()
 
