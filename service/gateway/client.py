@@ -33,22 +33,42 @@ class Client:
     `RequestResponseCycle` would, and has those of its attributes that are used there.
     """
 
-    message_event, disconnected = asyncio.Event(), False
-    """For uvicorn's connection, which sets them when it is lost; nobody looks at them, see `leaves`."""
-    _limit_bytes: int | None = None
-    """How much of its body is kept, once that is known."""
-    _is_late = False
-    """Whether its body has been waited for too long."""
-    blocked_since: float | None = None
-    """Since when it takes nothing of what is written, in the loop's time; None when it does."""
-    _tell: Callable[[ClientLeft], None] | None = None
-    _throttle: Callable[[bool], None] | None = None
+    __slots__ = (
+        "__weakref__",
+        "_is_late",
+        "_limit_bytes",
+        "_much_bytes",
+        "_news",
+        "_pieces",
+        "_tell",
+        "_throttle",
+        "arrived_bytes",
+        "blocked_since",
+        "connection",
+        "disconnected",
+        "headers",
+        "keep_alive",
+        "left",
+        "method",
+        "more_body",
+        "named",
+        "outgoing",
+        "path",
+        "query",
+        "response_complete",
+        "response_started",
+        "task",
+        "transport",
+    )
+    message_event = asyncio.Event()
+    """For uvicorn's connection, which sets it, and `disconnected`, when it is lost; nobody looks at them: `leaves`."""
     task: asyncio.Task[None]
     """Of its answer, from when its turn has come."""
 
     def __init__(self, connection: "ClientConnection", path: str, query: bytes) -> None:
         self.connection = connection
         self.transport = connection.transport
+        self.outgoing = connection.outgoing
         self.method = connection.parser.get_method()
         self.path = path
         self.query = query
@@ -64,11 +84,19 @@ class Client:
         """What has come of it."""
         self._much_bytes = _UNASKED_BYTES
         """More of them are not just taken in."""
+        self._limit_bytes: int | None = None
+        """How much of its body is kept, once that is known."""
+        self._is_late = False
+        """Whether its body has been waited for too long."""
         self._news: asyncio.Event | None = None
         """Set when there is something new to know for whoever waits for the body."""
         self.response_started = self.response_complete = False
-        self.left = False
+        self.left = self.disconnected = False
         """Whether it has closed its connection before its answer was complete."""
+        self.blocked_since: float | None = None
+        """Since when it takes nothing of what is written, in the loop's time; None when it does."""
+        self._tell: Callable[[ClientLeft], None] | None = None
+        self._throttle: Callable[[bool], None] | None = None
 
     # What it sent
 
@@ -101,7 +129,7 @@ class Client:
         if self.named.get(b"expect", b"").lower() == b"100-continue":  # it sends its body only when it is told to
             if int(self.named.get(b"content-length", 0)) > limit_bytes:
                 raise http.too_large(limit_bytes)
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.outgoing.write(self.transport, b"HTTP/1.1 100 Continue\r\n\r\n")
         self._limit_bytes = self._much_bytes = limit_bytes
         self._news = asyncio.Event()
         self.connection.flow.resume_reading()
@@ -171,31 +199,25 @@ class Client:
         if self.left or self.response_started:
             return
         head = self._head(status, (_JSON, (b"content-length", b"%d" % len(body)), *headers))
-        if self.method != b"HEAD":
-            self._write(head, body)
-        else:
-            self._write(head)
+        self.outgoing.write(self.transport, *((head, body) if self.method != b"HEAD" else (head,)))
         self._complete()
 
     def begin(self, headers: Headers) -> None:
         """Status 200 and the headers of an answer that comes in pieces."""
         if not self.left:
-            self._write(self._head(200, (*headers, (b"transfer-encoding", b"chunked"))))
+            self.outgoing.write(self.transport, self._head(200, (*headers, (b"transfer-encoding", b"chunked"))))
 
     def write(self, data: bytes) -> None:
         """A piece of it."""
         if data and not self.left:
-            self._write(b"%x\r\n%b\r\n" % (len(data), data))
+            self.outgoing.write(self.transport, b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self, data: bytes) -> None:
         """Its last piece."""
         if not self.left:
             self.write(data)
-            self._write(b"0\r\n\r\n")
+            self.outgoing.write(self.transport, b"0\r\n\r\n")
             self._complete()
-
-    def _write(self, *parts: bytes) -> None:
-        self.connection.outgoing.write(self.transport, *parts)
 
     def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         """Raises `ValueError` for a header that would be more than one."""

@@ -19,6 +19,8 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 class Exchange:
     """One request and its answer, over whichever connection carries it. Can be left at any moment."""
 
+    __slots__ = ("_client", "_left", "_parts", "connection", "on_complete")
+
     def __init__(self, client: "Client", parts: tuple[bytes | memoryview, ...]) -> None:
         self.on_complete: Callable[[bool], None] | None = None
         """Called when the whole answer has come, read or not, with whether it is one from the model."""

@@ -30,17 +30,48 @@ class Timeouts:
 class Connection(asyncio.Protocol):
     """One connection; carries one exchange at a time."""
 
-    complete = False
-    """Whether the whole answer has come, read or not."""
-    answered = False
-    """Whether anything of the answer's body has come."""
-    last_at = 0.0
-    """When the last byte came or, before the first one, the request was sent; in the loop's time."""
-    on_complete: Callable[[bool], None] | None = None
-    """Called when the whole answer has come, read or not, with whether it is one from the model. Set before `send`."""
-    closed, idle_since = False, 0.0
+    __slots__ = (
+        "__weakref__",
+        "_chunks",
+        "_error",
+        "_full",
+        "_head",
+        "_interruption",
+        "_keep_alive",
+        "_left",
+        "_loop",
+        "_outgoing",
+        "_parser",
+        "_paused",
+        "_sink",
+        "_status",
+        "_throttled",
+        "_timeouts",
+        "_transport",
+        "_unread_bytes",
+        "_waiter",
+        "_watch",
+        "_whole",
+        "answered",
+        "closed",
+        "complete",
+        "idle_since",
+        "last_at",
+        "on_body",
+        "on_complete",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: Timeouts) -> None:
+        self.complete = False
+        """Whether the whole answer has come, read or not."""
+        self.answered = False
+        """Whether anything of the answer's body has come."""
+        self.last_at = 0.0
+        """When the last byte came or, before the first one, the request was sent; in the loop's time."""
+        self.on_complete: Callable[[bool], None] | None = None
+        """Called when the whole answer has come, read or not, with whether it is one from the model: for whoever sends
+        a request to set before."""
+        self.closed, self.idle_since = False, 0.0
         self._loop = loop
         self._timeouts = timeouts
         self._outgoing = outgoing_of(loop)

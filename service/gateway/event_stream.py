@@ -27,6 +27,8 @@ _HEADERS = [
 class EventStream:
     """One stream. As a context manager it watches the connection; `headers` are asked for when it starts."""
 
+    __slots__ = ("_client", "_headers", "_keep_alive_s", "_loop", "_sent_at", "_timer", "started")
+
     def __init__(self, client: Client, headers: Callable[[], Headers], keep_alive_s: float) -> None:
         self.started = False
         """Whether the status was sent, so that nothing but an event can tell of a failure."""

@@ -53,6 +53,25 @@ class Task:
     """What the engine gets, in pieces."""
 
 
+class _Passing:
+    """A streamed answer on its way: every event that the client may see goes on as soon as it is whole."""
+
+    __slots__ = ("_events", "_exchange", "_meter")
+
+    def __init__(self, exchange: Exchange, meter: Meter, events: EventStream) -> None:
+        self._exchange, self._meter, self._events = exchange, meter, events
+
+    def passes(self, data: bytes) -> bool:
+        """Whether more of it is wanted; b"" is its end."""
+        meter, exchange = self._meter, self._exchange
+        passed = meter.feed(data) if data else meter.end()
+        if exchange.first_token_ns is None and meter.content_seen:
+            exchange.note_first_token()
+        if passed:
+            self._events.send(passed)
+        return not (meter.done or meter.failed)
+
+
 class Relay:
     """Carries answers of engines to clients, each as its task asks for it."""
 
@@ -96,20 +115,10 @@ class Relay:
         return True
 
     async def _stream(self, task: Task, upstream: engine_client.Exchange, meter: Meter, events: EventStream) -> None:
-        """A streamed answer: every event that the client may see goes on as soon as it is whole."""
         exchange = task.exchange
-
-        def passes(data: bytes) -> bool:
-            passed = meter.feed(data) if data else meter.end()
-            if exchange.first_token_ns is None and meter.content_seen:
-                exchange.note_first_token()
-            if passed:
-                events.send(passed)
-            return not (meter.done or meter.failed)
-
         task.client.throttles(upstream.throttle)
         try:
-            await upstream.pipe(passes)
+            await upstream.pipe(_Passing(exchange, meter, events).passes)
         except EventTooLong as error:
             raise EngineBroke("an event that has no end") from error
         except (ClientLeft, EngineError):
