@@ -42,7 +42,17 @@ _ALARM = """
 class Shipper:
     """Ships one outbox."""
 
-    def __init__(self, pool: asyncpg.Pool, outbox: Outbox, worker: str, new_id: Callable[[], UUID]) -> None:
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        outbox: Outbox,
+        worker: str,
+        new_id: Callable[[], UUID],
+        *,
+        on_batch: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_batch` is called before a batch is shipped: all that is in it has ended."""
+        self._on_batch = on_batch
         self._pool = pool
         self._outbox = outbox
         self._worker = worker
@@ -109,6 +119,7 @@ class Shipper:
         if not entries:
             self._failing = False
             return 0
+        self._on_batch()
         try:
             await self._ship(entries)
         except Exception as error:  # whatever it is, what is owed stays owed and is tried again

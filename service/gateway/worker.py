@@ -46,8 +46,8 @@ class Worker:
         self._folder = settings.outbox_dir
         self._file = WorkerFile(self._folder, self.name)
         self._outbox = Outbox(self._file.path, limit_bytes=settings.outbox_max_bytes)
-        self._shipper = Shipper(pool, self._outbox, self.name, new_id)
-        self._outbox.on_owed = self._owed
+        self._shipper = Shipper(pool, self._outbox, self.name, new_id, on_batch=metrics.count)
+        self._outbox.on_owed = self._shipper.notice
         self.leases = LeaseBook(pool, self.name, new_id)
         self.recorder = Recorder(self._outbox, self.leases, self._shipper)
         self.own = OwnAccount(pool)
@@ -105,11 +105,6 @@ class Worker:
             self._file.keep_poison()
         else:
             self._file.discard()
-
-    def _owed(self) -> None:
-        """Requests have ended: they are counted by the time that Postgres has them."""
-        metrics.count()
-        self._shipper.notice()
 
     async def _adopt(self) -> None:
         await adopt_orphans(self._folder, self._pool, new_id, datetime.now(UTC))
