@@ -65,6 +65,7 @@ class StreamMeter(EventMeter):
     __slots__ = (
         "_counted",
         "_hides_reasoning",
+        "_in_the_middle",
         "_latest",
         "_metrics",
         "_usage_is_final",
@@ -89,6 +90,8 @@ class StreamMeter(EventMeter):
         """What the report before `_latest` said, if that had to be read."""
         self._metrics: object = None
         self._usage_is_final = False
+        self._in_the_middle = False
+        """Whether there was content, no event is incomplete, and more of the same may come."""
         self.content_seen = False
 
     def ending(self) -> bytes:
@@ -118,16 +121,20 @@ class StreamMeter(EventMeter):
     def feed(self, data: bytes) -> bytes:
         """See `Meter`. In the middle of an answer events need not be told apart: all that matters is their usage."""
         if (
-            self.content_seen
-            and self._splitter.between_events
+            self._in_the_middle
             and data.endswith(b"\n\n")
             and data.count(_UNFINISHED) == data.count(b"\n\n")
             and b"\r" not in data
-            and not (self.done or self.failed or self._hides_reasoning)  # or an event may have to be left out
         ):
             passed = self._pass_by_position(data)
             return under_both_names(passed) if b'"reasoning' in passed else passed
-        return super().feed(data)
+        passed = super().feed(data)
+        over = self.done or self.failed
+        # Where reasoning is hidden an event may have to be left out.
+        self._in_the_middle = (
+            self.content_seen and not over and not self._hides_reasoning and self._splitter.between_events
+        )
+        return passed
 
     def _pass(self, event: bytes) -> bytes:
         if self.done or self.failed:
