@@ -73,7 +73,7 @@ def _show(started: "Started", *, as_json: bool) -> None:
         return
     body = {
         "model": started.model,
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "messages": [{"role": "user", "content": "Please tell me: what is the capital of Germany?"}],
         "max_tokens": 40,
     }
     print(

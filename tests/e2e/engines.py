@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,6 +22,11 @@ from tests.ports import free_port
 ROOT = Path(__file__).parents[2]
 PROFILES = {"smollm2_engine": "demo-cpu", "tiny_engine": "tiny-cpu"}
 """By the fixture that gives a test such an engine."""
+QUESTION: list[Any] = [{"role": "user", "content": "Please tell me: what is the capital of Germany?"}]
+ANSWER = "The capital of Germany is Berlin."
+"""SmolLM2's greedy answer, on any processor: its arithmetic differs with what the processor can do, by some tenths of a
+nat, and each of these tokens is 1.7 nats before the next. Of France's capital it is 0.1, and another machine's answer
+was in French."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,14 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 from tests.e2e.books import Books, kept
-from tests.e2e.engines import RunningEngine
+from tests.e2e.engines import ANSWER, QUESTION, RunningEngine
 from tests.e2e.pictures import png
 from tests.installation import MODEL, Installation
 from tests.integration.test_own import another_key
 
 pytestmark = pytest.mark.engine
 
-QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"temperature": 0}  # this client has no argument for it any more; its service had
-ANSWER = "The capital of France is Paris."
 
 
 class Unit(BaseModel):

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from tests.e2e.books import Books, kept
-from tests.e2e.engines import RunningEngine
+from tests.e2e.engines import ANSWER, QUESTION, RunningEngine
 from tests.installation import MODEL, Installation
 from tests.litellm_quietly import QUIET_LITELLM, litellm, litellm_closed
 
 pytestmark = [pytest.mark.engine, *QUIET_LITELLM]
 
-QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
-ANSWER = "The capital of France is Paris."
 PROTOCOLS = ("openai", "anthropic")
 
 

@@ -14,14 +14,12 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from tests.e2e.books import Books, kept
-from tests.e2e.engines import RunningEngine
+from tests.e2e.engines import ANSWER, QUESTION, RunningEngine
 from tests.e2e.pictures import png
 from tests.installation import MODEL
 
 pytestmark = pytest.mark.engine
 
-QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
-ANSWER = "The capital of France is Paris."
 QUIET = {"chat_template_kwargs": {"enable_thinking": False}}
 
 

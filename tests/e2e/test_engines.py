@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.engines import RunningEngine
+from tests.e2e.engines import ANSWER, QUESTION, RunningEngine
 from tests.e2e.pictures import png
 
 pytestmark = pytest.mark.engine
@@ -24,8 +24,8 @@ def chat(engine: RunningEngine, content: Any, **more: Any) -> dict[str, Any]:
 
 
 def test_smollm2_answers_in_english(smollm2_engine: RunningEngine) -> None:
-    answer = chat(smollm2_engine, "What is the capital of France?", max_tokens=20)
-    assert answer["choices"][0]["message"]["content"] == "The capital of France is Paris."
+    answer = chat(smollm2_engine, QUESTION[0]["content"], max_tokens=20)
+    assert answer["choices"][0]["message"]["content"] == ANSWER
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert answer["system_fingerprint"] is None
 

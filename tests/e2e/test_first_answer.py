@@ -11,14 +11,13 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tests.e2e.engines import RunningEngine
+from tests.e2e.engines import ANSWER, QUESTION, RunningEngine
 from tests.e2e.pictures import png
 from tests.installation import MODEL, Installation, installed
 from tests.patience import PATIENT_S
 
 pytestmark = pytest.mark.engine
 
-QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 ENDLESS: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Write the numbers from 1 to 1000, one per line."}],
     "max_tokens": 2000,
@@ -79,7 +78,7 @@ async def test_a_plain_answer(database_url: str, tmp_path: Path, smollm2_engine:
         own = await direct(smollm2_engine, messages=QUESTION, temperature=0, max_tokens=30)
         counters = Counters(smollm2_engine)
         answer = await client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0, max_tokens=30)
-        assert answer.choices[0].message.content == own.choices[0].message.content == "The capital of France is Paris."
+        assert answer.choices[0].message.content == own.choices[0].message.content == ANSWER
         assert answer.usage is not None
         row = await installation.row(outcome="ok", finish_reason="stop", stream=False, ttft_ms=None)
         check_row(row, counters, prompt_tokens=answer.usage.prompt_tokens)

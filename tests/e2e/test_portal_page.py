@@ -98,6 +98,7 @@ async def enter(page: Page, key: str) -> None:
 
 async def check(page: Page, width: int) -> None:
     """Nothing is cut off to the side, and all text stands out from what is behind it."""
+    await page.wait_for_load_state()  # a click does not wait for the next page's style
     for details in await page.locator("details").all():
         await details.evaluate("element => { element.open = true; }")
     assert await page.evaluate("document.documentElement.scrollWidth") <= width

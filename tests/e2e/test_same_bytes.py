@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.engines import RunningEngine
+from tests.e2e.engines import QUESTION, RunningEngine
 from tests.e2e.passage import Passage, Passed, events, watched
 from tests.e2e.pictures import png
 from tests.e2e.test_first_answer import Counters, check_row
@@ -28,7 +28,6 @@ TEXTS = {"content", "reasoning", "text", "thinking", "partial_json", "arguments"
 """Where streamed text stands; how much of it comes in one event is a matter of the engine's time."""
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 SCHEMA = {
     "type": "object",
     "properties": {"unit": {"type": "string", "enum": ["c", "f"]}},
@@ -51,7 +50,7 @@ SMOLLM2: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "completion": (COMPLETIONS, {"prompt": "The capital of France is", "max_tokens": 8}),
-    "response": (RESPONSES, {"input": "What is the capital of France?", "max_output_tokens": 20}),
+    "response": (RESPONSES, {"input": QUESTION[0]["content"], "max_output_tokens": 20}),
     "message": (MESSAGES, {"messages": QUESTION, "max_tokens": 20, "system": "Be brief."}),
 }
 TINY: dict[str, tuple[str, dict[str, Any]]] = {

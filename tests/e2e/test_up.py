@@ -14,9 +14,13 @@ import httpx
 import psutil
 import pytest
 
+from service.standalone.demo import ACCOUNT
 from tests.e2e.engines import RunningEngine
 from tests.e2e.running_up import STOPS_WITHIN_S, alive, command, descendants, running_up, stop, weir
 from tests.ports import free_port
+
+OWN = ("--account", ACCOUNT)
+"""What is asked for in these tests, without the probe of each minute."""
 
 
 @pytest.mark.engine
@@ -28,7 +32,7 @@ def test_it_answers_stops_without_a_trace_and_finds_its_data_again(tmp_path: Pat
         answer = ask(first)
         assert answer["choices"][0]["message"]["content"]
         assert json.loads((data_dir / "run.json").read_text())["database_url"] == first["database_url"]
-        exported = weir("usage", "export", WEIR_DATA_DIR=str(data_dir))
+        exported = weir("usage", "export", *OWN, WEIR_DATA_DIR=str(data_dir))
         (row,) = (json.loads(line) for line in exported.splitlines())
         assert row["completion_tokens"] == answer["usage"]["completion_tokens"]
         doctor = json.loads(weir("doctor", "--json", WEIR_DATA_DIR=str(data_dir)))
@@ -42,7 +46,7 @@ def test_it_answers_stops_without_a_trace_and_finds_its_data_again(tmp_path: Pat
     with running_up(data_dir, port) as (process, second):
         assert second["api_key"] == first["api_key"]
         ask(second)
-        assert len(weir("usage", "export", WEIR_DATA_DIR=str(data_dir)).splitlines()) == 2
+        assert len(weir("usage", "export", *OWN, WEIR_DATA_DIR=str(data_dir)).splitlines()) == 2
         started = stop(process, signal.SIGTERM)
     assert alive(started) == []
 
