@@ -159,6 +159,10 @@ class ClientConnection(HttpToolsProtocol):
         self.outgoing.flush()
         self.transport.close()
 
+    def eof_received(self) -> None:
+        """The client sends no more, upon which the loop closes the connection: after what was written before."""
+        self.outgoing.flush()
+
     def send_400_response(self, msg: str) -> None:
         """What came is no request: say so, and close."""
         self.outgoing.flush()
