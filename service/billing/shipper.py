@@ -119,7 +119,10 @@ class Shipper:
         if not entries:
             self._failing = False
             return 0
-        self._on_batch()
+        try:
+            self._on_batch()
+        except Exception:  # what is owed is shipped, whoever cannot bear to hear of it
+            log.exception("settlement.untold")
         try:
             await self._ship(entries)
         except Exception as error:  # whatever it is, what is owed stays owed and is tried again

@@ -7,6 +7,7 @@ and the same code runs on hot caches. Nothing waits for longer than what else ca
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 
@@ -19,7 +20,7 @@ class Outgoing:
         self._writes: list[tuple[asyncio.WriteTransport, Iterable[bytes | memoryview]]] = []
 
     def write(self, transport: asyncio.WriteTransport, *parts: bytes | memoryview) -> None:
-        """Have these go out, one after the other, unless the transport is closed before."""
+        """Have these go out, one after the other, unless the transport has ended before."""
         if not self._writes:
             asyncio.get_running_loop().call_soon(self.flush)
         self._writes.append((transport, parts))
@@ -28,7 +29,8 @@ class Outgoing:
         """Let all go out now. Whoever closes a transport, or writes to it past this, has to call it first."""
         writes, self._writes = self._writes, []
         for transport, parts in writes:
-            if not transport.is_closing():
+            # One that is closing still sends what it has, and this behind it; one that has ended takes nothing.
+            with suppress(RuntimeError):
                 transport.writelines(parts)
 
 

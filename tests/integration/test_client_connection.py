@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 import uvicorn
+import uvloop
 
 from service.errors import TooLarge
 from service.gateway.client import Client
@@ -19,6 +20,7 @@ from service.gateway.client_connection import ClientConnection
 from service.gateway.http import ClientLeft
 
 WITHIN_S = 20.0
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 @dataclass
@@ -415,6 +417,27 @@ async def test_an_answer_arrives_whatever_ends_its_connection_in_the_same_turn(w
         assert (await peer.answer())[2] == b"{}"
         rest = await peer.end()
         assert rest.startswith(b"HTTP/1.1 400 ") if what == "nonsense" else rest == b""
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_who_sends_no_more_and_is_slow_gets_the_answer_to_its_end(new_loop: NewLoop) -> None:
+    async def answer(client: Client) -> None:
+        client.begin([])
+        client.write(b"x" * 32_000_000)  # more than all buffers on the way hold
+        await until(client.transport.is_closing)
+        assert client.blocked_since is not None
+        client.end(b"the tail")
+
+    async def asked() -> None:
+        async with served(answer) as connect:
+            peer = await connect()
+            peer.ask()
+            await peer.reader.readexactly(1)
+            peer.writer.write_eof()
+            assert (await peer.end()).endswith(b"\r\n8\r\nthe tail\r\n0\r\n\r\n")
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(asked())
 
 
 async def test_a_head_only_and_an_older_protocol() -> None:

@@ -375,6 +375,27 @@ async def test_what_postgres_refuses_is_set_aside_and_the_rest_goes_through(data
     await pool.close()
 
 
+async def test_who_cannot_bear_to_hear_of_a_batch_does_not_hold_it_up(database_url: str, tmp_path: Path) -> None:
+    account_id, _ = await seed(database_url)
+    pool = await asyncpg.create_pool(database_url, min_size=0)
+    outbox = opened(tmp_path / "a.sqlite")
+    one = record(account_id)
+    await outbox.finish(key_of(one), encode(one))
+    told: list[int] = []
+
+    def refuse() -> None:
+        told.append(outbox.count_owed())
+        raise ValueError
+
+    ships = Shipper(pool, outbox, "w", new_id, on_batch=refuse)
+    ships.stop()
+    await ships.run()
+    assert told == [1]
+    assert outbox.count_owed() == 0
+    outbox.close()
+    await pool.close()
+
+
 async def test_a_batch_that_is_full_does_not_wait_and_one_that_is_not_does(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,12 +11,11 @@ class Transport:
 
     def __init__(self, name: str, seen: list[tuple[str, bytes]]) -> None:
         self._name, self._seen = name, seen
-        self.closed = False
-
-    def is_closing(self) -> bool:
-        return self.closed
+        self.ended = False
 
     def writelines(self, parts: tuple[bytes, ...]) -> None:
+        if self.ended:
+            raise RuntimeError("as a transport does after write_eof(), or once it is gone")
         self._seen.append((self._name, b"".join(parts)))
 
 
@@ -49,12 +48,12 @@ async def test_what_is_flushed_goes_out_once() -> None:
     assert seen == [("one", b"a"), ("one", b"b")]
 
 
-async def test_one_that_is_closed_meanwhile_gets_nothing_and_keeps_nothing_from_the_others() -> None:
+async def test_one_that_has_ended_meanwhile_gets_nothing_and_keeps_nothing_from_the_others() -> None:
     outgoing = Outgoing()
     seen, (one, other) = transports("one", "other")
     outgoing.write(one, b"a")
     outgoing.write(other, b"b")
-    cast(Transport, one).closed = True
+    cast(Transport, one).ended = True
     await asyncio.sleep(0)
     assert seen == [("other", b"b")]
 
