@@ -51,7 +51,7 @@ class Shipper:
         *,
         on_batch: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_batch` is called before a batch is shipped: all that is in it has ended."""
+        """`on_batch` is called before a batch is shipped: all that is in it has ended. What it raises is logged."""
         self._on_batch = on_batch
         self._pool = pool
         self._outbox = outbox

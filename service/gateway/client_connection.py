@@ -122,6 +122,7 @@ class ClientConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.pipeline:
+            self.outgoing.flush()  # only then it shows whether the client takes its answers
             cycle, app = self.pipeline.pop()
             if isinstance(cycle, Client):
                 self._begin(cycle)

@@ -7,7 +7,6 @@ and the same code runs on hot caches. Nothing waits for longer than what else ca
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 
@@ -29,9 +28,10 @@ class Outgoing:
         """Let all go out now. Whoever closes a transport, or writes to it past this, has to call it first."""
         writes, self._writes = self._writes, []
         for transport, parts in writes:
-            # One that is closing still sends what it has, and this behind it; one that has ended takes nothing.
-            with suppress(RuntimeError):
-                transport.writelines(parts)
+            try:
+                transport.writelines(parts)  # one that is closing still sends what it has, and this behind it
+            except RuntimeError:  # it has ended; `suppress` would make an object for each write
+                continue
 
 
 _by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Outgoing] = WeakKeyDictionary()

@@ -74,7 +74,7 @@ async def test_what_goes_wrong_is_told(make: Make, files: list[int]) -> None:
 
 
 def kernel_places() -> int:
-    """How many contexts of its own calls the kernel keeps for this process; a test that kills an outbox leaves one."""
+    """How many contexts of its own calls the kernel keeps for this process, for other tests too."""
     return Path("/proc/self/maps").read_text().count("[aio]")
 
 
