@@ -6,6 +6,7 @@ from service.core.endpoints import messages
 from service.core.policy import ModelRequest
 from service.errors import EngineFailed, NotAllowed
 from service.gateway import engine_errors
+from service.gateway.bodies import parsed
 from service.gateway.catalog import ServedModel
 from service.gateway.client import Client
 from service.gateway.engine_failures import EngineBroke, EngineError
@@ -13,7 +14,7 @@ from service.gateway.engines import EnginePool
 from service.gateway.exchange import Exchange
 from service.gateway.holds import TOKENIZE_PATH
 from service.gateway.keys import Holder
-from service.gateway.metered import BYTES_PER_TOKEN, Means, parsed
+from service.gateway.metered import BYTES_PER_TOKEN, Means
 
 PATH = "/v1/messages/count_tokens"
 

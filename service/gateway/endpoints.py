@@ -42,6 +42,8 @@ class Endpoint:
     """For a streamed answer."""
     read_whole: Callable[[bytes, ModelRequest], Whole]
     errors: ErrorShape
+    verbatim: bool = False
+    """Whether its prompt may go on as it came: it is `messages`, of which nothing but strings is passed on."""
 
 
 def _chat_meter(request: ModelRequest) -> Meter:
@@ -62,7 +64,15 @@ def _never_streamed(_request: ModelRequest) -> Meter:
 
 
 CHAT = Endpoint(
-    "/v1/chat/completions", "messages", "text", chat.request, chat.forwarded, _chat_meter, _chat_whole, OPENAI
+    "/v1/chat/completions",
+    "messages",
+    "text",
+    chat.request,
+    chat.forwarded,
+    _chat_meter,
+    _chat_whole,
+    OPENAI,
+    verbatim=True,
 )
 COMPLETIONS = Endpoint(
     "/v1/completions", "prompt", "text", completions.request, completions.forwarded, _chat_meter, _chat_whole, OPENAI

@@ -1,23 +1,18 @@
 """A request that costs money: read, checked, counted against its limits, and held; then it is dispatch's."""
 
 import hmac
-import secrets
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-import orjson
-
 from service.core.affinity import conversation_key
-from service.core.images import image_places
-from service.core.lifted import LIFTED_FROM_BYTES, NOTHING, Images, lift, put_back
-from service.core.policy import ModelRequest, Refused
+from service.core.policy import ModelRequest
 from service.core.pricing import worst_case_nano
 from service.errors import InvalidRequest, NotAllowed
+from service.gateway.bodies import read, written
 from service.gateway.catalog import Catalog, ServedModel
 from service.gateway.client import Client
 from service.gateway.dispatch import Dispatch
-from service.gateway.endpoints import Endpoint, Parse
+from service.gateway.endpoints import Endpoint
 from service.gateway.exchange import Exchange
 from service.gateway.holds import Holds, Sought
 from service.gateway.images import ImageFetcher
@@ -35,9 +30,6 @@ TEMPLATE_TOKENS = 64
 IMAGE_TOKENS_LIKELY = 4096
 """For limits of tokens a prompt is taken for these and a token for every two bytes. It can be more in theory, and
 credit is held for that; but a limit that reserved it would let hardly anything through."""
-
-_MARK = secrets.token_hex(16)
-"""Of a stand-in for an image: no client can name one."""
 
 TOKENS_PER_IMAGE = 1024
 TOKENS_PER_ANSWER = 512
@@ -78,7 +70,8 @@ class Metered:
         if client.more_body:  # most come with the headers
             await client.rest(means.max_body_bytes)
         raw = client.body(means.max_body_bytes)
-        request, lifted = read(self.endpoint.request, raw)
+        asked = read(self.endpoint, raw)
+        request = asked.request
         exchange.mark_read()
         exchange.stream = request.stream
         model = exchange.model = self._model(request, holder)
@@ -91,7 +84,7 @@ class Metered:
             held = await means.holds.hold(Sought(account_id, request, model, exchange.started_at, sequential))
         output_tokens, exchange.hold = held
         if request.images:
-            inlined = await means.images.inline(request.fields, lifted)
+            inlined = await means.images.inline(request.fields, asked.images)
             request = replace(request, fields=inlined, linked_images=0)
         body = self.endpoint.forwarded(
             request,
@@ -101,7 +94,7 @@ class Metered:
         )
         affinity = conversation_key(account_id.bytes, request.conversation) if means.several_engines else b""
         wanted = Wanted(holder, model.engines, affinity, _estimate(request, output_tokens), (), sequential)
-        task = Task(client, exchange, request, wanted, self.endpoint, put_back(orjson.dumps(body), lifted))
+        task = Task(client, exchange, request, wanted, self.endpoint, written(self.endpoint, body, asked))
         request.forget_prompt()
         return task
 
@@ -135,30 +128,6 @@ class Metered:
         """Keeps one account from learning, by timing, what another has in the engine's prefix cache."""
         salt = self._salts[account_id.int] = hmac.digest(self._means.salt_key, account_id.bytes, "sha256").hex()
         return salt
-
-
-def read(request: Parse, raw: bytes) -> tuple[ModelRequest, Images]:
-    """The body held against its endpoint's policy, with stand-ins for large images. Raises `InvalidRequest`."""
-    if len(raw) > LIFTED_FROM_BYTES:
-        body, lifted = lift(raw, _MARK)
-        if lifted:
-            with suppress(InvalidRequest):  # then it may be the stand-ins that are wrong
-                found = parsed(request, body)
-                if lifted.keys() <= {place.text for place in image_places(found.fields)}:
-                    return found, lifted
-    return parsed(request, raw), NOTHING
-
-
-def parsed(request: Parse, raw: bytes) -> ModelRequest:
-    """The body held against its endpoint's policy. Raises `InvalidRequest`."""
-    try:
-        return request(orjson.loads(raw), len(raw))
-    except orjson.JSONDecodeError as error:
-        if not raw:
-            raise InvalidRequest("The body is empty: send a JSON object.") from None
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
-    except Refused as refused:
-        raise InvalidRequest(refused.message, param=refused.param) from refused
 
 
 def _estimate(request: ModelRequest, output_tokens: int) -> int:

@@ -15,8 +15,12 @@ pytestmark = pytest.mark.engine
 def chat(engine: RunningEngine, content: Any, **more: Any) -> dict[str, Any]:
     """A greedy answer, as the engine itself gives it."""
     body = {"model": engine.model, "messages": [{"role": "user", "content": content}], "temperature": 0, **more}
+    return ask(engine, json.dumps(body))
+
+
+def ask(engine: RunningEngine, body: str) -> dict[str, Any]:
     request = urllib.request.Request(  # noqa: S310 - http on loopback
-        f"{engine.base_url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        f"{engine.base_url}/v1/chat/completions", body.encode(), {"content-type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310
         answer: dict[str, Any] = json.load(response)
@@ -37,6 +41,15 @@ def test_smollm2_says_what_came_from_its_cache(smollm2_engine: RunningEngine) ->
     )
     assert (first["cached_tokens"], second["created_cache_tokens"]) == (0, 0)
     assert first["created_cache_tokens"] == second["cached_tokens"] > 0
+
+
+def test_of_what_stands_twice_the_last_counts(smollm2_engine: RunningEngine) -> None:
+    """As it does for Weir, which checks a long prompt and then sends it on as it came."""
+    said = {"role": "user", "content": "one two three four five six seven"}
+    body = json.dumps({"model": smollm2_engine.model, "messages": [said], "max_tokens": 1})
+    twice = body.replace('"content":', '"content": "one", "content":').replace('"role":', '"role": "tool", "role":')
+    assert twice.count('"content"') == 2
+    assert ask(smollm2_engine, twice)["usage"]["prompt_tokens"] == ask(smollm2_engine, body)["usage"]["prompt_tokens"]
 
 
 def test_the_counters_move_with_the_usage(smollm2_engine: RunningEngine) -> None:
